@@ -1,0 +1,35 @@
+# make demo and make test are all a newcomer types; each sets up what it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint docs bench wheel clean
+
+$(VENV)/.ready: pyproject.toml requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(VENV)/.ready
+	$(BIN)/hush compare fedavg dp-fedavg fed-smp-top-k --data digits --out runs/demo-$$(date +%Y%m%d-%H%M%S)
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.ready
+	$(BIN)/python docs/build.py
+
+bench: $(VENV)/.ready
+	$(BIN)/python bench/simulation.py
+
+wheel: $(VENV)/.ready
+	$(BIN)/python -m build --wheel --no-isolation
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis

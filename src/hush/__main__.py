@@ -1,0 +1,5 @@
+"""`python -m hush` is the `hush` command."""
+
+from hush.cli import main
+
+main()

@@ -1,0 +1,87 @@
+"""Who takes part in a round.
+
+Every kind states its expected size, a constant, and draws from the run's `Secret`: amplification by sampling holds only while
+nobody outside knows who was drawn. `hush.privacy` reads the kind and its numbers from these very objects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hush.core import State
+from hush.errors import UsageError
+from hush.privacy.secret import Secret
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Expected number of clients a round, out of a population of `clients`."""
+
+    size: float
+
+    def check(self, clients: int) -> None:
+        """Refuse a cohort that this population cannot fill."""
+        if not 0 < self.size <= clients:
+            raise UsageError(
+                f"A cohort of {self.size:g} out of {clients:,} clients is not possible: choose between 1 and {clients:,}."
+            )
+
+    def init(self, clients: int) -> State:
+        return {}
+
+    def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
+        """The ids that take part in round `index`, ascending."""
+        raise UsageError(f"{type(self).__name__} does not say who takes part: override draw.")
+
+
+@dataclass(frozen=True)
+class Poisson(Cohort):
+    """Each client flips its own coin with probability size/clients. The default: it has the best accounting.
+
+    The number that takes part varies and may be zero; it is not published, and the sum is divided by `size` all the same.
+    """
+
+    def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
+        coins = secret.coins("cohort", index, clients)
+        return torch.nonzero(coins < self.size / clients).flatten(), state
+
+
+@dataclass(frozen=True)
+class FixedSize(Cohort):
+    """Exactly `size` clients, uniformly, without replacement. Adding a client then displaces another: it costs 2C."""
+
+    def check(self, clients: int) -> None:
+        super().check(clients)
+        if self.size != int(self.size):
+            raise UsageError(f"A fixed cohort needs a whole number of clients, not {self.size:g}.")
+
+    def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
+        order = secret.coins("cohort", index, clients).argsort()
+        return order[: int(self.size)].sort().values, state
+
+
+@dataclass(frozen=True)
+class Bounded(Cohort):
+    """Poisson coins until a client has taken part `participations` times; then it rests for good.
+
+    Whether a client takes part depends on its own coins alone, so one client touches at most `participations` rounds and no
+    other client's schedule. That bound holds without secrecy, hence also where cohorts are visible, and without amplification.
+    """
+
+    participations: int = 1
+
+    def check(self, clients: int) -> None:
+        super().check(clients)
+        if self.participations < 1:
+            raise UsageError(f"participations must be at least 1, not {self.participations}.")
+
+    def init(self, clients: int) -> State:
+        return {"taken": torch.zeros(clients, dtype=torch.int64)}
+
+    def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
+        taken = state["taken"]
+        chosen = (secret.coins("cohort", index, clients) < self.size / clients) & (taken < self.participations)
+        return torch.nonzero(chosen).flatten(), {"taken": taken + chosen}

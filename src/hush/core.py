@@ -1,0 +1,289 @@
+"""A round is a straight line: cohort, local training, encode, SUM, decode in reverse, server step, account.
+
+Every client tensor is `[clients, dim]`; a lone client is a cohort of one. A `Transform` is what happens to an update before the
+sum (`encode`, on each client) and after it (`decode`, on the server). A `Method` is what a paper proposes: local training, a
+chain of transforms, a server step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from hush.errors import UsageError
+
+if TYPE_CHECKING:
+    from hush.local.flat import FlatModel
+    from hush.privacy.plan import Plan
+    from hush.privacy.secret import Secret
+
+State = Mapping[str, Tensor]
+"""What a station carries from round to round: named tensors, so that every state can be written to disk."""
+
+Public = Any
+"""What the server sends besides the model (a mask, today's clip): whatever one transform's `prepare` returns."""
+
+
+def scope(name: str, state: State) -> dict[str, Tensor]:
+    """A station's state under its name in the state of the whole."""
+    return {f"{name}.{key}": value for key, value in state.items()}
+
+
+def within(name: str, state: State) -> dict[str, Tensor]:
+    """The inverse of `scope`: one station's own state out of the whole."""
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+
+
+class Round(NamedTuple):
+    """What both sides know about a round."""
+
+    index: int
+    seed: int
+    """Shared *public* randomness: masks, hashes, rotation signs. Never noise, never who takes part."""
+    cohort: float
+    """The expected cohort size: the constant that the sum is divided by."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What one message holds; bytes are counted from it."""
+
+    entries: int
+    bits: int = 32
+
+    @property
+    def bytes(self) -> int:
+        return math.ceil(self.entries * self.bits / 8)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The most that one client can add to the sum: its L2 norm, or why there is no bound."""
+
+    l2: float = math.inf
+    reason: str = "nothing in the pipeline clips a client's update"
+
+
+class Shard(NamedTuple):
+    """Some clients' data: client i owns the `size[i]` rows of `x` and `y` from `start[i]` on."""
+
+    x: Tensor
+    y: Tensor
+    start: Tensor
+    size: Tensor
+
+
+class Server(NamedTuple):
+    """What the server side of a round may use to prepare it: the model's functions and its own public examples."""
+
+    learner: FlatModel
+    public: Shard | None
+
+
+class Transform:
+    """One step of the pipeline; the identity unless a method is overridden. Subclasses are frozen dataclasses."""
+
+    def init(self, dim: int) -> State:
+        """The state before the first round."""
+        return {}
+
+    def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Public:
+        """Server, once a round: what clients get besides the model. `broadcast` counts its bits."""
+        return None
+
+    def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        """Client: `[clients, d]` to `[clients, m]`, each row from its own row alone."""
+        return x
+
+    def decode(
+        self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
+    ) -> tuple[Tensor, State]:
+        """Server, after the sum: `[m]` to `[d]`."""
+        return total, state
+
+    def wire(self, incoming: Wire) -> Wire:
+        """What leaves a client, given what came in."""
+        return incoming
+
+    def broadcast(self, dim: int) -> int:
+        """Bits that `prepare`'s answer costs each selected client on the way down."""
+        return 0
+
+    def bound(self, incoming: Bound) -> Bound:
+        """The sensitivity after this step, given the one before it.
+
+        A transform that changes updates and does not say what that does to their norm has no bound.
+        """
+        if type(self).encode is not Transform.encode:
+            name = type(self).__name__
+            return Bound(reason=f"{name} changes the updates and states no bound")
+        return incoming
+
+    def after(self, incoming: Bound) -> Transform:
+        """This step, told the bound of what reaches it; noise takes its scale from here, never from the user."""
+        return self
+
+
+@dataclass(frozen=True)
+class Chain(Transform):
+    """Parts encoded left to right and decoded right to left. Build it with `chain`."""
+
+    parts: tuple[Transform, ...] = ()
+
+    def init(self, dim: int) -> State:
+        state: dict[str, Tensor] = {}
+        wire = Wire(dim)
+        for i, part in enumerate(self.parts):
+            state |= scope(str(i), part.init(wire.entries))
+            wire = part.wire(wire)
+        return state
+
+    def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Public:
+        return tuple(p.prepare(params, within(str(i), state), rnd, server) for i, p in enumerate(self.parts))
+
+    def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        for part, own in zip(self.parts, public, strict=True):
+            x = part.encode(x, rnd, keys, own)
+        return x
+
+    def decode(
+        self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
+    ) -> tuple[Tensor, State]:
+        after: dict[str, Tensor] = {}
+        for i, part in reversed(list(enumerate(self.parts))):
+            total, own = part.decode(total, within(str(i), state), rnd, public[i], secret)
+            after |= scope(str(i), own)
+        return total, after
+
+    def wire(self, incoming: Wire) -> Wire:
+        for part in self.parts:
+            incoming = part.wire(incoming)
+        return incoming
+
+    def broadcast(self, dim: int) -> int:
+        bits, wire = 0, Wire(dim)
+        for part in self.parts:
+            bits += part.broadcast(wire.entries)
+            wire = part.wire(wire)
+        return bits
+
+    def bound(self, incoming: Bound) -> Bound:
+        for part in self.parts:
+            incoming = part.bound(incoming)
+        return incoming
+
+
+def chain(*parts: Transform) -> Chain:
+    """Transforms in order: clients encode left to right, the server decodes right to left.
+
+    >>> chain(Clip(1.0), Gaussian(1.4))  # doctest: +SKIP
+    """
+    flat: list[Transform] = []
+    for part in parts:
+        flat += part.parts if isinstance(part, Chain) else (part,)
+    told, bound = [], Bound()
+    for part in flat:
+        part = part.after(bound)
+        bound = part.bound(bound)
+        told.append(part)
+    return Chain(tuple(told))
+
+
+class Trained(NamedTuple):
+    """What local training gives: one update a client, and its training loss (un-noised, for simulation alone)."""
+
+    updates: Tensor
+    losses: Tensor
+
+
+class LocalUpdate:
+    """What a client does with its data. Subclasses are frozen dataclasses."""
+
+    def __call__(
+        self,
+        learner: FlatModel,
+        params: Tensor,
+        data: Shard,
+        rnd: Round,
+        keys: Tensor,
+        public: Public,
+    ) -> Trained:
+        """`updates[clients, d]` = the model received minus the model trained, each row from its own client alone."""
+        raise UsageError(f"{type(self).__name__} does not say how a client trains: override __call__.")
+
+
+class ServerUpdate:
+    """What the server does with the average update. Subclasses are frozen dataclasses."""
+
+    def init(self, params: Tensor) -> State:
+        return {}
+
+    def step(self, params: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        raise UsageError(f"{type(self).__name__} does not say how the server steps: override step.")
+
+    def model(self, params: Tensor, state: State) -> Tensor:
+        """The weights to hand out and evaluate: the last iterate unless the server averages them."""
+        return params
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a paper proposes. `contribute` is the client's half of a round and `finish` the server's, in every engine."""
+
+    name: str
+    local: LocalUpdate
+    pipeline: Chain
+    server: ServerUpdate
+    claim: Callable[[Plan, float], float | None] | None = field(default=None, compare=False)
+    """The epsilon that the paper itself would print, for a plan and a delta; never ours."""
+
+    def init(self, params: Tensor) -> State:
+        """The server's state before the first round."""
+        return scope("pipeline", self.pipeline.init(params.numel())) | scope("server", self.server.init(params))
+
+    def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Public:
+        """Server: what this round's clients get besides the model."""
+        return self.pipeline.prepare(params, within("pipeline", state), rnd, server)
+
+    def contribute(
+        self,
+        learner: FlatModel,
+        params: Tensor,
+        data: Shard,
+        rnd: Round,
+        keys: Tensor,
+        public: Public,
+    ) -> tuple[Tensor, Trained]:
+        """Clients: train and encode; `[clients, m]`, ready to be summed."""
+        trained = self.local(learner, params, data, rnd, keys, public)
+        return self.pipeline.encode(trained.updates, rnd, keys, public), trained
+
+    def finish(
+        self, params: Tensor, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
+    ) -> tuple[Tensor, State]:
+        """Server: decode the sum (noise is drawn here, once), divide by the *constant* expected cohort, step."""
+        decoded, own = self.pipeline.decode(total, within("pipeline", state), rnd, public, secret)
+        update = (decoded / rnd.cohort).to(params.dtype)
+        params, server = self.server.step(params, update, within("server", state))
+        return params, scope("pipeline", own) | scope("server", server)
+
+    def model(self, params: Tensor, state: State) -> Tensor:
+        """The weights a user gets."""
+        return self.server.model(params, within("server", state))
+
+    def uplink(self, dim: int) -> Wire:
+        """One client's message in one round."""
+        return self.pipeline.wire(Wire(dim))
+
+    def downlink_bytes(self, dim: int) -> int:
+        """What one selected client downloads in one round: the model, and what `prepare` adds."""
+        return Wire(dim).bytes + math.ceil(self.pipeline.broadcast(dim) / 8)
+
+    def with_pipeline(self, *parts: Transform) -> Method:
+        return replace(self, pipeline=chain(*parts))
+

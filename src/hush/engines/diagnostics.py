@@ -1,0 +1,156 @@
+"""What limits a run: the papers' error terms, round by round.
+
+These are un-noised views of the clients' data. They exist in simulation alone, go to `diagnostics.jsonl`, and never into a
+federation, a certificate or `rounds.jsonl`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from hush.core import Bound, Chain, Method, Public, Round, Server, Shard, State, Transform, Wire
+from hush.local.flat import FlatModel
+from hush.privacy.secret import Secret
+from hush.transforms.clip import Clip, l2
+from hush.transforms.noise import Gaussian
+
+
+@dataclass
+class Recorder:
+    """Collects one round's figures as its tensors pass by."""
+
+    cohort: float
+    before: dict[int, Tensor] = field(default_factory=dict)
+    after: dict[int, Tensor] = field(default_factory=dict)
+    clip_norms: list[Tensor] = field(default_factory=list)
+    update_norms: list[Tensor] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+    clip: float = math.inf
+    figures: dict[str, float | int | None] = field(default_factory=dict)
+
+    def encoded(self, index: int, part: Transform, x: Tensor, y: Tensor) -> None:
+        finite = torch.where(torch.isfinite(x), x, 0.0)
+        self.before[index] = self.before.get(index, 0) + finite.sum(0, dtype=torch.float64)
+        self.after[index] = self.after.get(index, 0) + y.sum(0, dtype=torch.float64)
+        if isinstance(part, Clip):
+            self.clip = part.norm
+            self.clip_norms.append(l2(x))
+
+    def decoded(self, index: int, part: Transform, total: Tensor, out: Tensor, clean: Tensor | None) -> None:
+        if isinstance(part, Gaussian):
+            self.figures["signal_norm"] = _norm(total) / self.cohort
+            self.figures["noise_norm"] = _norm(out - total) / self.cohort
+        elif clean is not None and index in self.before:
+            name = "clip_bias" if isinstance(part, Clip) else "compression_error"
+            self.figures[name] = _norm(clean - self.before[index]) / self.cohort
+
+    def trained(self, updates: Tensor, losses: Tensor) -> None:
+        self.update_norms.append(l2(updates))
+        self.losses.append(losses)
+
+    @property
+    def train_loss(self) -> float | None:
+        losses = torch.cat(self.losses) if self.losses else torch.zeros(0)
+        losses = losses[torch.isfinite(losses)]
+        return float(losses.mean()) if len(losses) else None
+
+    def summary(self) -> dict[str, float | int | None]:
+        """The round's figures; a norm is of the cohort's mean, in the model's own units."""
+        norms = torch.cat(self.update_norms) if self.update_norms else torch.zeros(0)
+        entering = torch.cat(self.clip_norms) if self.clip_norms else torch.zeros(0)
+        finite = norms[torch.isfinite(norms)]
+        return {
+            "participants": len(norms),
+            "not_finite": len(norms) - len(finite),
+            "train_loss": self.train_loss,
+            "median_update_norm": float(finite.median()) if len(finite) else None,
+            "clip": self.clip if math.isfinite(self.clip) else None,
+            "median_norm_at_clip": _median(entering),
+            "clipped_fraction": float((entering > self.clip).double().mean()) if len(entering) else None,
+            "clip_bias": None,
+            "compression_error": None,
+            "signal_norm": None,
+            "noise_norm": None,
+            **self.figures,
+        }
+
+
+@dataclass(frozen=True)
+class Watched(Transform):
+    """A part of the pipeline that reports what passes through it; it changes nothing."""
+
+    part: Transform
+    index: int
+    recorder: Recorder
+
+    def init(self, dim: int) -> State:
+        return self.part.init(dim)
+
+    def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Public:
+        return self.part.prepare(params, state, rnd, server)
+
+    def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        y = self.part.encode(x, rnd, keys, public)
+        self.recorder.encoded(self.index, self.part, x, y)
+        return y
+
+    def decode(
+        self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
+    ) -> tuple[Tensor, State]:
+        out, after = self.part.decode(total, state, rnd, public, secret)
+        clean = None
+        if not isinstance(self.part, Gaussian) and self.index in self.recorder.after:
+            clean, _ = self.part.decode(self.recorder.after[self.index], state, rnd, public, secret)
+        self.recorder.decoded(self.index, self.part, total, out, clean)
+        return out, after
+
+    def wire(self, incoming: Wire) -> Wire:
+        return self.part.wire(incoming)
+
+    def broadcast(self, dim: int) -> int:
+        return self.part.broadcast(dim)
+
+    def bound(self, incoming: Bound) -> Bound:
+        return self.part.bound(incoming)
+
+
+def watched(method: Method, recorder: Recorder) -> Method:
+    """The same method, observed for one round."""
+    parts = tuple(Watched(part, i, recorder) for i, part in enumerate(method.pipeline.parts))
+    return replace(method, pipeline=Chain(parts))
+
+
+def client_spread(learner: FlatModel, params: Tensor, shard: Shard, most: int = 4096) -> dict[str, float | None]:
+    """How unequally the model serves the clients: its accuracy on each one's own examples."""
+    empty = {"client_accuracy_mean": None, "client_accuracy_std": None, "client_accuracy_min": None}
+    size = shard.size
+    room = torch.cumsum(size, 0) <= most
+    start, size = shard.start[room], size[room]
+    start, size = start[size > 0], size[size > 0]
+    if not len(size):
+        return dict(empty)
+    owner = torch.repeat_interleave(torch.arange(len(size), device=size.device), size)
+    first = torch.cumsum(size, 0) - size
+    rows = start[owner] + torch.arange(len(owner), device=size.device) - first[owner]
+    correct = learner.scores(params, shard.x[rows], shard.y[rows]).correct
+    if correct is None:
+        return dict(empty)
+    accuracy = torch.zeros(len(size), device=size.device, dtype=correct.dtype).index_add_(0, owner, correct) / size
+    return {
+        "client_accuracy_mean": float(accuracy.mean()),
+        "client_accuracy_std": float(accuracy.std(correction=0)),
+        "client_accuracy_min": float(accuracy.min()),
+    }
+
+
+def _norm(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x.double()))
+
+
+def _median(x: Tensor) -> float | None:
+    finite = x[torch.isfinite(x)]
+    return float(finite.median()) if len(finite) else None

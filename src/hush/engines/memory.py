@@ -1,0 +1,62 @@
+"""How many clients train side by side: as many as a memory setting allows, whatever the cohort."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import Tensor
+
+from hush.core import LocalUpdate
+from hush.errors import UsageError
+from hush.local.flat import FlatModel
+
+_BUFFERS = 7
+"""Flat vectors alive per client at the peak of a step: weights, velocity, gradient, its parts, the update, the encoded one."""
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from `500MB`, `2GiB`, `1.5g`."""
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)i?b?\s*", text.lower())
+    try:
+        size = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    except ValueError:
+        size = 0.0
+    if size <= 0:
+        raise UsageError(f"memory must be a size such as 2GiB or 500MB, not '{text}'.")
+    return int(size)
+
+
+def default_memory(device: torch.device) -> int:
+    """512 MiB on a CPU, where small chunks stay near the cache (measured: 10 ms a step at 10 clients, 14 at 40); 60% of a GPU."""
+    if device.type == "cuda":
+        return int(0.6 * torch.cuda.get_device_properties(device).total_memory)
+    return 2**29
+
+
+def chunk_size(learner: FlatModel, local: LocalUpdate, x: Tensor, y: Tensor, memory: int) -> int:
+    """Clients per chunk so that weights, gradients and activations of a chunk fit into `memory` bytes."""
+    batch = max(1, min(int(getattr(local, "batch_size", 32)), len(x)))
+    each = _BUFFERS * learner.dim * learner.initial().element_size() + 3 * saved_bytes(learner, x[:batch], y[:batch])
+    return max(1, memory // max(each, 1))
+
+
+def saved_bytes(learner: FlatModel, x: Tensor, y: Tensor) -> int:
+    """What autograd keeps of one client's batch, measured by running it once; its parameters are counted elsewhere."""
+    seen: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        seen[storage.data_ptr()] = max(seen.get(storage.data_ptr(), 0), tensor.numel() * tensor.element_size())
+        return tensor
+
+    vectorised, learner.vectorised = learner.vectorised, False
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+            key = torch.zeros(1, dtype=torch.int64, device=x.device)
+            weight = torch.ones(1, len(x), device=x.device, dtype=learner.dtype)
+            learner.gradients(learner.initial()[None], x[None], y[None], weight, key)
+    finally:
+        learner.vectorised = vectorised
+    return sum(seen.values())

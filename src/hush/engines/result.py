@@ -1,0 +1,97 @@
+"""What a run gives back: the contract of `result.json`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from hush.privacy.guarantee import Guarantee
+
+
+@dataclass(frozen=True)
+class Result:
+    """Figures of one run. Unknown figures are None, never absent and never invented."""
+
+    method: str
+    data: str
+    model: str
+    clients: int
+    cohort: float
+    rounds: int
+    seed: int
+    parameters: int
+    test_accuracy: float | None
+    best_test_accuracy: float | None
+    test_loss: float | None
+    train_loss: float | None
+    validation_accuracy: float | None
+    epsilon: float | None
+    epsilon_server: float | None
+    delta: float | None
+    unit: str | None
+    relation: str | None
+    view: str | None
+    noise_multiplier: float | None
+    clip: float | None
+    claimed_epsilon: float | None
+    uplink_bytes_per_client: float
+    downlink_bytes_per_client: float
+    seconds: float
+    seconds_per_round: float | None
+    device: str
+    hush_version: str
+    sampling: str = "poisson"
+    rounds_planned: int = 0
+    stopped: str | None = None
+    best_by: str | None = None
+    notes: tuple[str, ...] = ()
+    guarantee: Guarantee | None = field(default=None, repr=False)
+    history: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    state_dict: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """The trained weights: the user's own module loads them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object: the figures alone."""
+        skipped = ("guarantee", "history", "state_dict")
+        fields = {key: value for key, value in self.__dict__.items() if key not in skipped}
+        return fields | {"notes": list(self.notes)}
+
+    def certificate(self) -> dict[str, Any]:
+        """What was proved, in a form to file: the statement and its assumptions, no figure of any client's data."""
+        return {
+            "method": self.method,
+            "data": self.data,
+            "clients": self.clients,
+            "cohort": self.cohort,
+            "sampling": self.sampling,
+            "rounds": self.rounds,
+            "noise_multiplier": self.noise_multiplier,
+            "clip": self.clip,
+            "guarantee": asdict(self.guarantee) if self.guarantee else None,
+            "server_guarantee": None,
+            "claimed_epsilon": self.claimed_epsilon,
+            "hush_version": self.hush_version,
+        }
+
+    def sentence(self, beside: Result | None = None) -> str:
+        """What was learned, what privacy was spent, what it cost in bytes, in words a person can repeat."""
+        if self.test_accuracy is not None:
+            learned = f"{100 * self.test_accuracy:.0f}% accuracy"
+        elif self.test_loss is not None:
+            learned = f"test loss {self.test_loss:.4g}"
+        else:
+            learned = f"{self.rounds} rounds trained"
+        privacy = str(self.guarantee) if self.guarantee else "no privacy guarantee"
+        sent = f"{self.uplink_bytes_per_client / 1e6:.2g} MB sent per client"
+        if beside is not None and beside.uplink_bytes_per_client > 1.05 * self.uplink_bytes_per_client:
+            ratio = beside.uplink_bytes_per_client / self.uplink_bytes_per_client
+            sent += f", {ratio:.3g}x less than {display_name(beside.method)}"
+        return f"{learned}; {privacy}; {sent}"
+
+
+def display_name(method: str) -> str:
+    """A method's name as its paper writes it."""
+    known = {"fedavg": "FedAvg", "dp-fedavg": "DP-FedAvg"}
+    return known.get(method, method)

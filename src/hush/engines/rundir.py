@@ -1,0 +1,112 @@
+"""A run on disk: every file is whole or absent, whatever kills the process.
+
+    config.json  rounds.jsonl  diagnostics.jsonl  checkpoint.safetensors  model.safetensors  result.json  certificate.json
+
+`checkpoint.safetensors` holds the run's secret key; it is readable by its owner alone and deleted when the run is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from hush.errors import DataError, HushError
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+class DiskError(HushError):
+    """The disk refused; what was written before is whole."""
+
+
+class RunDir:
+    """The folder of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiskError(f"The run directory {path} cannot be made: {error.strerror}.") from error
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").is_file()
+
+    @property
+    def started(self) -> bool:
+        return self.finished or (self.path / CHECKPOINT).is_file() or (self.path / "config.json").is_file()
+
+    def write_bytes(self, name: str, data: bytes, mode: int = 0o644) -> None:
+        """All of it under its name, or nothing: a draft is flushed to the disk and then renamed."""
+        draft = self.path / f".{name}.draft"
+        try:
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as f:
+                f.write(data)
+                f.flush()
+                os.fsync(f.fileno())
+            os.replace(draft, self.path / name)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise DiskError(f"{self.path / name} cannot be written: {error.strerror}. What was saved before is intact.") from error
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_bytes(name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, str], mode: int = 0o644) -> None:
+        whole = {key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
+        self.write_bytes(name, safetensors.torch.save(whole, dict(meta)), mode)
+
+    def read_json(self, name: str) -> Any:
+        path = self.path / name
+        try:
+            return json.loads(path.read_text())
+        except FileNotFoundError:
+            raise DataError(f"{self.path} holds no run: {name} is not there.") from None
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} cannot be read: {error}.") from error
+
+    def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        """The tensors and their notes, or None where there is no such file."""
+        path = self.path / name
+        if not path.is_file():
+            return None
+        try:
+            with safe_open(path, framework="pt") as f:
+                return {key: f.get_tensor(key) for key in f.keys()}, f.metadata() or {}
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"{path} is damaged ({error}): delete the folder and start the run again.") from error
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        line = json.dumps(record, allow_nan=False) + "\n"
+        try:
+            with (self.path / name).open("a") as f:
+                f.write(line)
+        except OSError as error:
+            raise DiskError(f"{self.path / name} cannot be written: {error.strerror}. What was saved before is intact.") from error
+
+    def keep_rounds(self, name: str, rounds: int) -> list[dict[str, Any]]:
+        """The records of the first `rounds` rounds; later or half-written ones are what a killed round left, and are dropped."""
+        path = self.path / name
+        kept = []
+        for line in path.read_text().splitlines() if path.is_file() else []:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if record.get("round", rounds + 1) <= rounds:
+                kept.append(record)
+        if path.is_file():
+            self.write_bytes(name, "".join(json.dumps(r) + "\n" for r in kept).encode())
+        return kept
+
+    def forget_checkpoint(self) -> None:
+        (self.path / CHECKPOINT).unlink(missing_ok=True)

@@ -1,0 +1,214 @@
+"""An experiment as data: what `hush run` reads from flags and TOML, with every default written out.
+
+`Spec` is what was asked for; `resolve` turns it into the objects that run.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from hush import methods
+from hush.cohort import Bounded, Cohort, FixedSize, Poisson
+from hush.core import Method
+from hush.engines.result import Result
+from hush.engines.simulation import OnRound, simulate
+from hush.errors import DataError, NoGuarantee, UsageError
+from hush.names import pick
+from hush.privacy.guarantee import Budget
+from hush.privacy.plan import is_private
+from hush.tasks.build import load_task
+from hush.tasks.catalogue import dataset
+from hush.tasks.task import Task
+
+DEFAULT_METHOD = "fed-smp-top-k"
+DEFAULT_EPSILON = 8.0
+SAMPLINGS = ("poisson", "fixed", "bounded")
+
+
+class Spec(BaseModel):
+    """One run, as asked for. `None` means: the data set's or the method's default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    method: str = DEFAULT_METHOD
+    data: str = "digits"
+    model: str | None = None
+    clients: int | None = None
+    cohort: float | None = None
+    rounds: int | None = None
+    noise: float | None = None
+    epsilon: float | None = None
+    budget: float | None = None
+    delta: float | None = None
+    sampling: str = "poisson"
+    participations: int = 1
+    partition: str = "iid"
+    validation: int | None = None
+    public: int | None = None
+    seed: int = 0
+    device: str = "auto"
+    memory: str | None = None
+    dropout: float = 0.0
+    eval_every: int = 1
+    track_test: bool = False
+    set: dict[str, Any] = Field(default_factory=dict)
+
+    @staticmethod
+    def read(values: dict[str, Any], where: str = "") -> Spec:
+        """Checked values, or one sentence about the first that is wrong."""
+        for key in values:
+            pick(Spec.model_fields, key, f"key{where}")
+        try:
+            return Spec(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"]))
+            raise UsageError(f"{name}{where} cannot be {first['input']!r}: {first['msg']}.") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The keys of a configuration file: those of `Spec`, with the method's own under `[set]`."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not valid TOML: {error}.") from error
+
+
+def parse_settings(pairs: list[str]) -> dict[str, str]:
+    """`key=value` pairs of `--set`."""
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set takes key=value, not '{pair}'.")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The objects that run."""
+
+    spec: Spec
+    method: Method
+    cohort: Cohort
+    clients: int
+    rounds: int
+    budget: Budget | None
+    public: int
+
+    def task(self, folder: Path | None = None) -> Task:
+        spec = self.spec
+        return load_task(
+            spec.data,
+            spec.model,
+            clients=self.clients,
+            split=spec.partition,
+            validation=spec.validation,
+            public=self.public,
+            seed=spec.seed,
+            folder=folder,
+        )
+
+    def run(
+        self, task: Task, out: Path | None = None, resume: bool = False, on_round: OnRound | None = None
+    ) -> Result:
+        spec = self.spec
+        return simulate(
+            self.method,
+            task,
+            rounds=self.rounds,
+            cohort=self.cohort,
+            privacy=self.budget,
+            delta=spec.delta,
+            seed=spec.seed,
+            device=spec.device,
+            memory=spec.memory,
+            dropout=spec.dropout,
+            eval_every=spec.eval_every,
+            track_test=spec.track_test,
+            out=out,
+            resume=resume,
+            on_round=on_round,
+        )
+
+
+def resolve(spec: Spec, lenient: bool = False) -> Experiment:
+    """Fill in the defaults and build method, cohort and budget.
+
+    `lenient` is for comparisons: privacy flags then pass over methods that have no noise instead of being refused.
+    """
+    entry = dataset(spec.data)
+    if spec.noise is not None and spec.epsilon is not None:
+        raise UsageError("Give --noise or --epsilon, not both: one determines the other.")
+    settings = _settings(spec, dict(entry.settings))
+    method = methods.build(spec.method, **settings)
+    clients = spec.clients if spec.clients is not None else entry.clients
+    rounds = spec.rounds if spec.rounds is not None else entry.rounds
+    if clients < 1:
+        raise UsageError(f"clients must be at least 1, not {clients}.")
+    cohort = make_cohort(spec.sampling, spec.cohort or min(entry.cohort, clients), spec.participations)
+    cohort.check(clients)
+    budget = _budget(spec, method, lenient)
+    public = spec.public if spec.public is not None else (entry.public if "public_steps" in methods.settings_of(spec.method) else 0)
+    return Experiment(spec, method, cohort, clients, rounds, budget, public)
+
+
+def _settings(spec: Spec, defaults: dict[str, Any]) -> dict[str, Any]:
+    """Data set's defaults that this method takes, then the user's, each checked against the method's own types."""
+    known = methods.settings_of(spec.method)
+    given = dict(spec.set)
+    if spec.noise is not None and "noise" in known:
+        given["noise"] = spec.noise
+    if "local_steps" in given:
+        defaults.pop("local_epochs", None)
+    chosen = {key: value for key, value in defaults.items() if key in known}
+    for key, value in given.items():
+        kind = pick(known, key, f"setting of {spec.method}")
+        try:
+            chosen[key] = TypeAdapter(kind).validate_python(value)
+        except ValidationError:
+            raise UsageError(f"{key} must be {_kind_name(kind)}, not '{value}'.") from None
+    return chosen
+
+
+def _kind_name(kind: Any) -> str:
+    return {int: "a whole number", float: "a number", str: "a word"}.get(kind, "a number")
+
+
+def _budget(spec: Spec, method: Method, lenient: bool) -> Budget | None:
+    if not is_private(method):
+        asked = next((flag for flag in ("noise", "epsilon", "budget") if getattr(spec, flag) is not None), None)
+        if asked and not lenient:
+            raise NoGuarantee(
+                f"{method.name} adds no noise, so it has no privacy guarantee and --{asked} means nothing to it.",
+                "Choose a private method, such as dp-fedavg or fed-smp-rand-k, or leave the flag out.",
+            )
+        return None
+    noise_given = spec.noise is not None or "noise" in spec.set
+    if spec.budget is not None:
+        if not noise_given:
+            raise UsageError("--budget stops a run of a given --noise before it is exceeded; with --epsilon the noise is found for you.")
+        return Budget(spec.budget, spec.delta)
+    if noise_given:
+        return None
+    return Budget(spec.epsilon if spec.epsilon is not None else DEFAULT_EPSILON, spec.delta)
+
+
+def make_cohort(sampling: str, size: float, participations: int = 1) -> Cohort:
+    """A cohort by its name on the command line."""
+    if sampling == "poisson":
+        return Poisson(size)
+    if sampling == "fixed":
+        return FixedSize(size)
+    if sampling == "bounded":
+        return Bounded(size, participations)
+    pick(dict.fromkeys(SAMPLINGS), sampling, "sampling")
+    raise AssertionError(sampling)

@@ -1,0 +1,214 @@
+"""Any `torch.nn.Module` as pure functions of one flat vector, and of a whole cohort's vectors at once.
+
+The flat vector holds the trainable parameters alone; frozen parameters and buffers stay in the module and are shared by all
+clients. Gradients of a cohort are `vmap(grad(functional_call))`. A module that PyTorch cannot vectorise trains its clients one
+after another, correctly, and says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from hush.errors import UsageError
+from hush.random import fold, uniform
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) to one loss per example."""
+
+_DROPOUT_KINDS = {F.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3}
+
+
+class Scores(NamedTuple):
+    """What one model does on each example."""
+
+    losses: Tensor
+    correct: Tensor | None
+
+
+class FlatModel:
+    """`module` and `loss` as functions of flat parameters. The caller's module is copied, never changed."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.module = copy.deepcopy(module).to(device=device, dtype=dtype)
+        self.loss = loss
+        self.device, self.dtype = torch.device(device), dtype
+        trainable = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        if not trainable:
+            raise UsageError("The model has no trainable parameter: set requires_grad on what the clients shall train.")
+        self._names = list(trainable)
+        self._shapes = [p.shape for p in trainable.values()]
+        self._sizes = [p.numel() for p in trainable.values()]
+        self._start = torch.cat([p.detach().reshape(-1) for p in trainable.values()])
+        refuse_batch_statistics(self.module)
+        self.vectorised = True
+        self._one = grad_and_value(self._keyed_loss)
+        self._all = vmap(self._one)
+
+    @property
+    def dim(self) -> int:
+        """Number of trainable parameters."""
+        return sum(self._sizes)
+
+    def initial(self) -> Tensor:
+        """The weights the user's module came with."""
+        return self._start.clone()
+
+    def named(self, params: Tensor) -> dict[str, Tensor]:
+        """The trainable parameters by name, as views of the flat vector."""
+        parts = params.split(self._sizes)  # backward of split is one cat, not one padded copy per layer
+        return {n: p.view(s) for n, p, s in zip(self._names, parts, self._shapes, strict=True)}
+
+    def state_dict(self, params: Tensor) -> dict[str, Tensor]:
+        """A state dict that the user's own module loads: trained, frozen and buffers together."""
+        full = {name: value.detach() for name, value in self.module.state_dict().items()}
+        return full | {name: value.detach().clone() for name, value in self.named(params).items()}
+
+    def gradients(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradient `[clients, d]` and loss `[clients]` of each client's weighted mean loss over its own batch.
+
+        `params[clients, d]`, `x[clients, batch, ...]`, `y[clients, batch, ...]`, `weight[clients, batch]` (zero: a padded row).
+        """
+        self.module.train()
+        if self.vectorised and len(params) == 1:  # a lone client needs no vmap: half the time for convolutions on a CPU
+            gradient, loss = self._one(params[0], x[0], y[0], weight[0], keys[0])
+            return gradient[None], loss[None]
+        if self.vectorised:
+            gradients, losses = self._all(params, x, y, weight, keys)
+            return gradients, losses
+        rows = [self._lone_gradient(*row) for row in zip(params, x, y, weight, keys, strict=True)]
+        return torch.stack([g for g, _ in rows]), torch.stack([loss for _, loss in rows])
+
+    def probe(self, x: Tensor, y: Tensor) -> None:
+        """Try two clients on one example each: settle whether the module vectorises, and refuse what cannot train at all."""
+        if len(x) == 0:
+            return
+        example = (x[:1].expand(2, 1, *x.shape[1:]), y[:1].expand(2, 1, *y.shape[1:]))
+        inputs = (self._start.expand(2, -1), *example, torch.ones(2, 1, device=self.device, dtype=self.dtype))
+        keys = torch.arange(2, device=self.device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                self.vectorised = True
+                self.gradients(*inputs, keys)
+                return
+            except UsageError:
+                raise
+            except Exception as error:  # vmap refuses in many ways; the plain path decides whether the module is at fault
+                why = str(error).strip().split("\n")[0]
+            self.vectorised = False
+            try:
+                self.gradients(*inputs, keys)
+            except UsageError:
+                raise
+            except Exception as error:
+                line = str(error).strip().split("\n")[0]
+                raise UsageError(f"The model does not train on one example of the data: {line}") from error
+        warnings.warn(
+            f"This model cannot be vectorised, so clients train one after another, correctly and slowly ({why[:160]}). "
+            "Recurrent layers such as nn.LSTM are the usual cause.",
+            stacklevel=2,
+        )
+
+    @torch.no_grad()
+    def scores(self, params: Tensor, x: Tensor, y: Tensor, batch: int = 2048) -> Scores:
+        """Loss, and for classification whether the answer is right, of every example."""
+        self.module.eval()
+        named = self.named(params)
+        losses, correct = [], []
+        for xs, ys in zip(x.split(batch), y.split(batch), strict=True):
+            outputs = functional_call(self.module, named, (xs,))
+            losses.append(self.per_example(outputs, ys))
+            if _is_classification(outputs, ys):
+                correct.append((outputs.argmax(1) == ys).reshape(len(ys), -1).to(self.dtype).mean(1))
+        return Scores(torch.cat(losses), torch.cat(correct) if correct else None)
+
+    def per_example(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One loss per example: a loss with further axes (a token each) is averaged over them."""
+        losses = self.loss(outputs, targets)
+        if losses.dim() == 0 or len(losses) != len(targets):
+            raise UsageError("The loss must return one value per example: for PyTorch's losses pass reduction='none'.")
+        return losses.reshape(len(targets), -1).mean(1)
+
+    def _mean_loss(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        losses = self.per_example(functional_call(self.module, self.named(params), (x,)), y)
+        # a padded row repeats an example of the same client, so that nothing of another client is ever read
+        return (losses * weight).sum() / weight.sum().clamp_min(1.0)
+
+    def _keyed_loss(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Tensor:
+        with _KeyedDropout(key):
+            return self._mean_loss(params, x, y, weight)
+
+    def _lone_gradient(
+        self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """One client without vmap. A layer that draws from torch's own generator gets it seeded with the client's key."""
+        row = params.detach().requires_grad_()
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(int(key))
+            loss = self._keyed_loss(row, x, y, weight, key)
+        (gradient,) = torch.autograd.grad(loss, row)
+        return gradient, loss.detach()
+
+
+class _KeyedDropout(TorchFunctionMode):
+    """Dropout whose masks are a function of the client's key, the step and the layer: the same alone and in a cohort."""
+
+    def __init__(self, key: Tensor) -> None:
+        super().__init__()
+        self.key, self.calls = key, 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in _DROPOUT_KINDS:
+            return func(*args, **kwargs)
+        self.calls += 1
+        return _dropout(fold(self.key, self.calls), _DROPOUT_KINDS[func], *args, **kwargs)
+
+
+def _dropout(key: Tensor, spatial: int, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if not training or p == 0.0:
+        return input
+    if spatial:  # whole channels: [batch, channels, *spatial]
+        shape = (*input.shape[: input.dim() - spatial], *([1] * spatial))
+    else:
+        shape = tuple(input.shape)
+    keep = (uniform(key, shape) >= p).to(input.dtype)
+    return input * keep / (1.0 - p) if p < 1.0 else input * 0.0
+
+
+def refuse_batch_statistics(module: nn.Module) -> None:
+    """BatchNorm mixes the examples of a batch and carries un-noised statistics of clients' data out of the pipeline."""
+    for name, layer in module.named_modules():
+        frozen = not layer.training and all(not p.requires_grad for p in layer.parameters())
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not frozen:
+            channels = layer.num_features
+            raise UsageError(
+                f"Layer '{name or type(layer).__name__}' is {type(layer).__name__}: its running statistics would leave the "
+                f"clients un-noised. Replace it with torch.nn.GroupNorm(num_groups, {channels})."
+            )
+
+
+def _is_classification(outputs: Tensor, targets: Tensor) -> bool:
+    return (
+        outputs.dim() >= 2
+        and not targets.is_floating_point()
+        and outputs.shape[:1] + outputs.shape[2:] == targets.shape
+    )

@@ -1,0 +1,88 @@
+"""The statement: who is protected, against whom, by how much, on what assumptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from hush.errors import UsageError
+
+
+class Unit(StrEnum):
+    """What is hidden: everything a client holds, or one record of it."""
+
+    CLIENT = "client"
+    RECORD = "record"
+
+
+class Relation(StrEnum):
+    """Which two data sets must look alike."""
+
+    ADD_REMOVE = "add-remove"
+    REPLACE_ONE = "replace-one"
+    ZERO_OUT = "zero-out"
+
+
+class View(StrEnum):
+    """What the adversary sees: the released models, the secure sums, or every message."""
+
+    RELEASED = "released"
+    SECAGG = "secagg"
+    MESSAGES = "messages"
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """(epsilon, delta)-differential privacy of `unit` under `relation` against whoever sees `view`, if `assumptions` hold."""
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    relation: Relation
+    view: View
+    method: str
+    assumptions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"(eps={self.epsilon:.2f}, delta={self.delta:.1e}) for each {self.unit} against {_READERS[self.view]}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "unit": str(self.unit),
+            "relation": str(self.relation),
+            "view": str(self.view),
+            "method": self.method,
+            "assumptions": list(self.assumptions),
+        }
+
+
+_READERS = {
+    View.RELEASED: "anyone who reads the model",
+    View.SECAGG: "the server and anyone who reads the model",
+    View.MESSAGES: "anyone who reads this client's messages",
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most privacy a run may spend. `delta=None` is clients^-1.1."""
+
+    epsilon: float
+    delta: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < float("inf"):
+            raise UsageError(f"epsilon must be a positive number, not {self.epsilon:g}.")
+
+
+def default_delta(clients: int) -> float:
+    """n^-1.1: below 1/n, at which publishing one client outright would be allowed."""
+    return float(clients) ** -1.1
+
+
+def check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise UsageError(f"delta must lie between 0 and 1, not {delta:g}.")

@@ -1,0 +1,100 @@
+"""Randomness that privacy rests on: who takes part, and the noise.
+
+Everything here comes from a 32-byte key and SHAKE-256, by label and round, so a run that was killed draws the same cohorts and
+the same noise when it is resumed, and no state has to be carried. The key is never a public seed: it is
+HMAC-SHA256(machine key, everything that determines the run), where the machine key was drawn once from `os.urandom` and stays
+on this machine. Like a deterministic signature (RFC 6979): the same run on the same machine repeats to the last bit, another
+run, or one with a single example changed, gets independent noise, and a published seed tells nobody anything.
+
+The Gaussian draws are floats (`fast` noise): good for research, and every guarantee that rests on them says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A key that must not be published before the noise it made has stopped mattering, which is never."""
+
+    key: bytes = field(repr=False)
+
+    @staticmethod
+    def fresh() -> Secret:
+        """A key nobody can repeat."""
+        return Secret(os.urandom(32))
+
+    @staticmethod
+    def for_run(fingerprint: bytes) -> Secret:
+        """The key of the run that `fingerprint` determines, on this machine."""
+        return Secret(hmac.new(machine_key(), fingerprint, hashlib.sha256).digest())
+
+    def stream(self, label: str, index: int, length: int) -> bytes:
+        """`length` bytes of the stream `label` in round `index`."""
+        name = label.encode() + index.to_bytes(8, "big")
+        return hashlib.shake_256(len(name).to_bytes(2, "big") + name + self.key).digest(length)
+
+    def coins(self, label: str, index: int, count: int) -> Tensor:
+        """`count` uniform float64 in [0, 1) with 53 random bits."""
+        raw = np.frombuffer(self.stream(label, index, 8 * count), dtype=">u8").astype(np.uint64)
+        return torch.from_numpy((raw >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+    def gaussian(self, index: int, count: int, std: float, like: Tensor) -> Tensor:
+        """`count` draws of N(0, std^2) for round `index`, on the device and in the precision of `like`."""
+        if like.device.type == "cuda":  # Philox takes all 64 bits of its seed
+            generator = torch.Generator(device=like.device)
+            generator.manual_seed(int.from_bytes(self.stream("noise", index, 8), "big"))
+            return torch.randn(count, generator=generator, device=like.device, dtype=like.dtype) * std
+        # torch's CPU generator keeps 32 bits of its seed, few enough to try them all: Box and Muller on SHAKE's own bits
+        half = (count + 1) // 2
+        radius, angle = self.coins("noise", index, 2 * half).reshape(2, half)
+        radius = (-2.0 * torch.log1p(-radius)).sqrt_()
+        angle = angle * (2.0 * math.pi)
+        normal = torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]
+        return (normal * std).to(like.device, like.dtype)
+
+
+def machine_key() -> bytes:
+    """This machine's own key: made once from `os.urandom`, readable by its user alone, never written into a run."""
+    path = state_dir() / "noise.key"
+    try:
+        return _read_or_create(path)
+    except OSError:
+        return os.urandom(32)  # no place to keep one: runs are then private but cannot be repeated
+
+
+def state_dir() -> Path:
+    """Where Hush keeps what belongs to this machine: `HUSH_HOME`, or the user's state folder."""
+    if home := os.environ.get("HUSH_HOME"):
+        return Path(home)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hush"
+
+
+def _read_or_create(path: Path) -> bytes:
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = path.with_name(f"{path.name}.{os.getpid()}")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+            f.write(os.urandom(32))
+            f.flush()
+            os.fsync(f.fileno())
+        try:
+            os.link(draft, path)  # fails if another process was first: then its key is the key
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    key = path.read_bytes()
+    if len(key) != 32:
+        raise OSError(f"{path} does not hold a key")
+    return key

@@ -1,0 +1,76 @@
+"""Public randomness as data: counter-based random numbers from 64-bit keys, equal bit for bit on every device.
+
+A client's batch order and dropout masks, and a round's shared coordinate mask, are pure functions of a key, so a cohort of a
+hundred, a chunk of ten and a lone client all draw the same numbers. The mixer is SplitMix64's finaliser (Steele, Lea, Flood
+2014). It is statistically good and *not* secret: noise and cohorts are drawn in `hush.privacy.secret` instead.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_A = 0xBF58476D1CE4E5B9
+_MIX_B = 0x94D049BB133111EB
+_MASK = (1 << 64) - 1
+
+
+def _signed(word: int) -> int:
+    """The same 64 bits, read as the signed integer that torch holds."""
+    word &= _MASK
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Logical shift: torch's is arithmetic and would smear the sign bit."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix(x: Tensor) -> Tensor:
+    """A bijection of 64-bit words in which every input bit flips half of the output bits."""
+    x = (x ^ _shift_right(x, 30)) * _signed(_MIX_A)
+    x = (x ^ _shift_right(x, 27)) * _signed(_MIX_B)
+    return x ^ _shift_right(x, 31)
+
+
+def fold(keys: Tensor, word: int | Tensor) -> Tensor:
+    """New keys from `keys` and `word`: `fold(k, 1)` and `fold(k, 2)` are independent streams."""
+    if isinstance(word, int):
+        return mix(keys ^ _signed(_mix_int(word + 1)))
+    return mix(keys ^ mix((word + 1) * _signed(_GOLDEN)))
+
+
+def _mix_int(word: int) -> int:
+    x = (word * _GOLDEN) & _MASK
+    x = ((x ^ (x >> 30)) * _MIX_A) & _MASK
+    x = ((x ^ (x >> 27)) * _MIX_B) & _MASK
+    return x ^ (x >> 31)
+
+
+def derive(seed: int, *words: int) -> int:
+    """A 63-bit seed for the stream that `words` name, from a run's seed."""
+    x = _mix_int(seed)
+    for word in words:
+        x = _mix_int(x ^ _mix_int(word + 1))
+    return x >> 1
+
+
+def keys_of(seed: int, ids: Tensor) -> Tensor:
+    """One key for each client id, for the stream `seed`."""
+    return fold(torch.full_like(ids, _signed(_mix_int(seed))), ids)
+
+
+def words(keys: Tensor, count: int) -> Tensor:
+    """`[..., count]` random 64-bit words for `[...]` keys."""
+    counter = torch.arange(1, count + 1, device=keys.device) * _signed(_GOLDEN)
+    return mix(keys[..., None] + counter)
+
+
+def uniform(keys: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """`[..., *shape]` floats in [0, 1) with 24 random bits, for `[...]` keys."""
+    count = 1
+    for size in shape:
+        count *= size
+    bits = _shift_right(words(keys, count), 40)
+    return (bits.to(torch.float32) * 2.0**-24).reshape(*keys.shape, *shape)

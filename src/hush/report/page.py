@@ -1,0 +1,91 @@
+"""One self-contained HTML page for one run: what was learned, what was proved, what it cost, what limited it."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from hush.engines.result import Result
+
+_STYLE = """
+body{font:16px/1.5 system-ui,sans-serif;color:#1c2430;max-width:980px;margin:2.5rem auto;padding:0 1.2rem}
+h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}.lead{font-size:1.15rem;margin:.6rem 0 1.4rem}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(170px,1fr));gap:.8rem}
+.card{border:1px solid #d9dee6;border-radius:8px;padding:.7rem .9rem}.card b{display:block;font-size:1.4rem}
+.card span{color:#5b6675;font-size:.85rem}table{border-collapse:collapse;font-size:.92rem}
+td{padding:.22rem 1.2rem .22rem 0;vertical-align:top;border-bottom:1px solid #edf0f4}td:first-child{color:#5b6675}
+.pictures{display:flex;flex-wrap:wrap;gap:1rem}.pictures svg{max-width:100%;height:auto}.warn{color:#8a3b00}li{margin:.2rem 0}
+"""
+
+
+def run_page(result: Result, diagnostics: list[dict[str, Any]]) -> str:
+    """The page as text."""
+    proved = result.guarantee
+    cards = [
+        (_percent(result.test_accuracy), "test accuracy, last round"),
+        (_percent(result.best_test_accuracy), f"test accuracy, best round by {result.best_by or 'nothing'}"),
+        ("none" if proved is None else f"{proved.epsilon:.2f}", "epsilon proved" if proved else "privacy guarantee"),
+        (f"{result.uplink_bytes_per_client / 1e6:.3g} MB", "sent per client, on average"),
+    ]
+    sections = [
+        f"<h1>{html.escape(result.method)} on {html.escape(result.data)}</h1>",
+        f"<p class=lead>{html.escape(result.sentence())}.</p>",
+        "<div class=cards>" + "".join(f"<div class=card><b>{a}</b><span>{b}</span></div>" for a, b in cards) + "</div>",
+        "<h2>Privacy</h2>" + _privacy(result),
+        "<h2>Course of the run</h2>" + _pictures(result, diagnostics),
+        "<h2>Figures</h2>" + _table(result.to_dict()),
+    ]
+    title = html.escape(f"{result.method} on {result.data}")
+    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>"
+    return head + "".join(sections) + "</html>\n"
+
+
+def _privacy(result: Result) -> str:
+    proved = result.guarantee
+    if proved is None:
+        return "<p class=warn>This method adds no noise: nothing is guaranteed to anybody.</p>"
+    items = "".join(f"<li>{html.escape(line)}</li>" for line in proved.assumptions)
+    claimed = ""
+    if result.claimed_epsilon is not None:
+        claimed = f"<p>The paper's own accounting would print epsilon {result.claimed_epsilon:.2f}; it is not what is proved here.</p>"
+    return (
+        f"<p>Proved: {html.escape(str(proved))} ({html.escape(proved.relation)}, {html.escape(proved.method)}). It holds if</p>"
+        f"<ul>{items}</ul>{claimed}<p>Against the server itself: no guarantee in this run.</p>"
+    )
+
+
+def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
+    try:
+        from hush.report.plots import as_svg, line_figure
+
+        def series(records: list[dict[str, Any]], key: str, scale: float = 1.0) -> list[tuple[float, float]]:
+            return [(r["round"], scale * r[key]) for r in records if r.get(key) is not None]
+
+        accuracy = {name: series(result.history, f"{name}_accuracy", 100) for name in ("validation", "test")}
+        accuracy = {name: points for name, points in accuracy.items() if points}
+        pictures = [line_figure(accuracy, "round", "accuracy in %")]
+        if result.guarantee is not None:
+            pictures.append(line_figure({"epsilon": series(result.history, "epsilon")}, "round", "epsilon spent"))
+        keys = ("signal_norm", "noise_norm", "clip_bias", "compression_error")
+        norms = {key.replace("_", " "): series(diagnostics, key) for key in keys}
+        norms = {key: points for key, points in norms.items() if any(v > 0 for _, v in points)}
+        if norms:
+            pictures.append(line_figure(norms, "round", "norm (simulation only)", log=True))
+        clipped = {"clipped fraction": series(diagnostics, "clipped_fraction")}
+        if clipped["clipped fraction"]:
+            pictures.append(line_figure(clipped, "round", "clipped fraction (simulation only)"))
+        return "<div class=pictures>" + "".join(as_svg(p) for p in pictures) + "</div>"
+    except ImportError:
+        return "<p>Pictures need matplotlib: <code>pip install 'hush-fl[plots]'</code>.</p>"
+
+
+def _table(values: dict[str, Any]) -> str:
+    rows = []
+    for key, value in values.items():
+        shown = "unknown" if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)
+        rows.append(f"<tr><td>{html.escape(key.replace('_', ' '))}</td><td>{html.escape(shown)}</td></tr>")
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _percent(value: float | None) -> str:
+    return "unknown" if value is None else f"{100 * value:.1f}%"

@@ -1,0 +1,78 @@
+"""Curves, by matplotlib where it is installed."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from hush.errors import UsageError
+
+Curves = dict[str, list[dict[str, Any]]]
+"""Records of rounds, by the label of their curve."""
+
+COLOURS = ("#1f5fbf", "#c2410c", "#15803d", "#7e22ce", "#b45309", "#0e7490", "#be123c", "#4d7c0f")
+
+
+def comparison_figure(curves: Curves, title: str) -> Any:
+    """Accuracy against rounds and against bytes sent, one colour a method."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("Plots need matplotlib: pip install 'hush-fl[plots]'.") from None
+    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
+    by_round, by_bytes = figure.subplots(1, 2, sharey=True)
+    for (label, records), colour in zip(curves.items(), COLOURS * (1 + len(curves) // len(COLOURS)), strict=False):
+        points = [(r["round"], r["uplink_bytes_per_client"] / 1e6, _accuracy(r)) for r in records if _accuracy(r) is not None]
+        if not points:
+            continue
+        rounds, megabytes, accuracy = zip(*points, strict=True)
+        by_round.plot(rounds, accuracy, color=colour, label=label, linewidth=1.8)
+        by_bytes.plot(megabytes, accuracy, color=colour, label=label, linewidth=1.8)
+    by_round.set(xlabel="round", ylabel="accuracy in %", title=title)
+    by_bytes.set(xlabel="MB sent per client (log)", xscale="log", title="and what it costs")
+    for axes in (by_round, by_bytes):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    if by_round.get_legend_handles_labels()[0]:
+        by_round.legend(frameon=False)
+    return figure
+
+
+def line_figure(series: dict[str, list[tuple[float, float]]], xlabel: str, ylabel: str, log: bool = False) -> Any:
+    """Named series in one small picture."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6, 2.9), layout="constrained")
+    axes = figure.subplots()
+    for (label, points), colour in zip(series.items(), COLOURS, strict=False):
+        if points:
+            axes.plot(*zip(*points, strict=True), color=colour, label=label, linewidth=1.6)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    if log:
+        axes.set_yscale("log")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(series) > 1 and axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def as_svg(figure: Any) -> str:
+    """The picture as text for a page."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def as_png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()
+
+
+def _accuracy(record: dict[str, Any]) -> float | None:
+    for key in ("test_accuracy", "validation_accuracy"):
+        if record.get(key) is not None:
+            return 100.0 * float(record[key])
+    return None

@@ -1,0 +1,83 @@
+"""What the server does with the average update, which points uphill: params minus it goes down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hush.core import ServerUpdate, State, scope, within
+from hush.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Average(ServerUpdate):
+    """theta <- theta - lr * update. With lr=1 this is federated averaging (McMahan et al. 2017)."""
+
+    lr: float = 1.0
+
+    def step(self, params: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        return params - self.lr * update, state
+
+
+@dataclass(frozen=True)
+class Momentum(ServerUpdate):
+    """u <- beta u + update; theta <- theta - lr u (FedAvgM, Hsu, Qi, Brown 2019)."""
+
+    lr: float = 1.0
+    beta: float = 0.9
+
+    def init(self, params: Tensor) -> State:
+        return {"u": torch.zeros_like(params)}
+
+    def step(self, params: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        u = self.beta * state["u"] + update
+        return params - self.lr * u, {"u": u}
+
+
+@dataclass(frozen=True)
+class Adam(ServerUpdate):
+    """FedAdam (Reddi et al. 2021, algorithm 2): u and v averaged, no bias correction, theta <- theta - lr u / (sqrt(v) + kappa)."""
+
+    lr: float = 0.01
+    beta: float = 0.9
+    beta2: float = 0.99
+    kappa: float = 1e-3
+
+    def init(self, params: Tensor) -> State:
+        return {"u": torch.zeros_like(params), "v": torch.full_like(params, self.kappa**2)}
+
+    def step(self, params: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        u = self.beta * state["u"] + (1 - self.beta) * update
+        v = self.beta2 * state["v"] + (1 - self.beta2) * update.square()
+        return params - self.lr * u / (v.sqrt() + self.kappa), {"u": u, "v": v}
+
+
+@dataclass(frozen=True)
+class Averaged(ServerUpdate):
+    """`inner`, and hand out an exponential average of its iterates: a <- decay a + (1 - decay) theta, bias-corrected.
+
+    Averaging released models is post-processing: it costs no privacy, and it removes noise (Polyak and Juditsky 1992).
+    """
+
+    inner: ServerUpdate
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 < self.decay < 1:
+            raise UsageError(f"average_iterates must lie between 0 and 1, not {self.decay:g}.")
+
+    def init(self, params: Tensor) -> State:
+        own = {"sum": torch.zeros_like(params), "weight": torch.zeros((), dtype=torch.float64)}
+        return own | scope("inner", self.inner.init(params))
+
+    def step(self, params: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        params, inner = self.inner.step(params, update, within("inner", state))
+        total = self.decay * state["sum"] + (1 - self.decay) * params
+        weight = self.decay * state["weight"] + (1 - self.decay)
+        return params, {"sum": total, "weight": weight} | scope("inner", inner)
+
+    def model(self, params: Tensor, state: State) -> Tensor:
+        weight = float(state["weight"])
+        return state["sum"] / weight if weight > 0 else params

@@ -1,0 +1,118 @@
+"""Send k of d coordinates: one mask for the whole cohort, so that the sum stays a sum."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from hush.core import Bound, LocalUpdate, Public, Round, Server, State, Transform, Wire
+from hush.errors import UsageError
+from hush.privacy.secret import Secret
+from hush.random import derive, keys_of, words
+
+
+def kept(ratio: float, dim: int) -> int:
+    """k = ratio * d, at least one."""
+    return max(1, round(ratio * dim))
+
+
+def _check(ratio: float) -> None:
+    if not 0 < ratio <= 1:
+        raise UsageError(f"ratio must lie in (0, 1], not {ratio:g}: it is the share of coordinates that are sent.")
+
+
+@dataclass(frozen=True)
+class RandK(Transform):
+    """k coordinates drawn from `Round.seed`, scaled by d/k so that the decoded update is unbiased: E[decode(encode(x))] = x.
+
+    Both sides derive the mask, so it never travels. The scaling happens before the clip that must follow: privacy does not
+    depend on the mask, and by itself sparsification amplifies nothing.
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        _check(self.ratio)
+
+    def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        dim = x.shape[1]
+        return x[:, self.mask(rnd, dim, x.device)] * (dim / kept(self.ratio, dim))
+
+    def init(self, dim: int) -> State:
+        return {"dim": torch.tensor(dim)}
+
+    def decode(
+        self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
+    ) -> tuple[Tensor, State]:
+        dim = int(state["dim"])
+        return spread(total, self.mask(rnd, dim, total.device), dim), state
+
+    def mask(self, rnd: Round, dim: int, device: torch.device) -> Tensor:
+        """This round's coordinates, ascending."""
+        return _random_coordinates(rnd.seed, kept(self.ratio, dim), dim, device)
+
+    def wire(self, incoming: Wire) -> Wire:
+        return replace(incoming, entries=kept(self.ratio, incoming.entries))
+
+    def bound(self, incoming: Bound) -> Bound:
+        return Bound(reason="RandK scales updates by d/k after they were clipped")
+
+
+@dataclass(frozen=True)
+class TopK(Transform):
+    """The k coordinates that moved most when the server trained the same way on public data; no scaling.
+
+    The mask depends on public examples alone, which are held by no client, so it costs no privacy. It travels down once a
+    round. `training` is the clients' own local update, for as many steps or epochs as its settings say.
+    """
+
+    ratio: float
+    training: LocalUpdate
+
+    def __post_init__(self) -> None:
+        _check(self.ratio)
+
+    def init(self, dim: int) -> State:
+        return {"dim": torch.tensor(dim)}
+
+    def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Tensor:
+        if server.public is None:
+            raise UsageError("Top-k takes its mask from public examples and the task has none: give it some (public=1000).")
+        keys = keys_of(derive(rnd.seed, 1), torch.zeros(1, dtype=torch.int64, device=params.device))
+        # the server trains the plain model: nothing of the pipeline has been prepared yet
+        update = self.training(server.learner, params, server.public, rnd, keys, None).updates[0]
+        return update.abs().topk(kept(self.ratio, update.numel())).indices.sort().values
+
+    def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        return x[:, public]
+
+    def decode(
+        self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
+    ) -> tuple[Tensor, State]:
+        return spread(total, public, int(state["dim"])), state
+
+    def wire(self, incoming: Wire) -> Wire:
+        return replace(incoming, entries=kept(self.ratio, incoming.entries))
+
+    def broadcast(self, dim: int) -> int:
+        """The shorter of a bitmap and a list of indices."""
+        return min(dim, kept(self.ratio, dim) * max(1, math.ceil(math.log2(dim))))
+
+    def bound(self, incoming: Bound) -> Bound:
+        return incoming
+
+
+def spread(values: Tensor, mask: Tensor, dim: int) -> Tensor:
+    """A dense vector that holds `values` at `mask` and zero elsewhere."""
+    return values.new_zeros(dim).index_copy_(0, mask, values)
+
+
+@lru_cache(maxsize=4)
+def _random_coordinates(seed: int, count: int, dim: int, device: torch.device) -> Tensor:
+    """A uniform `count`-subset of range(dim): the places of the smallest of `dim` random words. Equal on every device."""
+    key = keys_of(seed, torch.zeros(1, dtype=torch.int64, device=device))
+    return words(key, dim)[0].topk(count, largest=False).indices.sort().values
