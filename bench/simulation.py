@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ def hush_round_seconds(args: argparse.Namespace) -> dict[str, Any]:
         eval_every=10**9,
         on_round=on_round,
     )
-    rounds = [b - a for a, b in zip(stamps, stamps[1:], strict=False)][args.warmup :]
+    rounds = [b - a for a, b in pairwise(stamps)][args.warmup :]
     # the last round also computes the final epsilon; the median does not see it
     return {"round_s_median": statistics.median(rounds), "round_s_min": min(rounds), "round_s_max": max(rounds)}
 

@@ -39,7 +39,8 @@ def within(name: str, state: State) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
-class Round(NamedTuple):
+@dataclass(frozen=True)
+class Round:
     """What both sides know about a round."""
 
     index: int
@@ -88,6 +89,11 @@ class Server(NamedTuple):
 class Transform:
     """One step of the pipeline; the identity unless a method is overridden. Subclasses are frozen dataclasses."""
 
+    @property
+    def needs_public(self) -> bool:
+        """Whether `prepare` reads public examples, which then must exist."""
+        return False
+
     def init(self, dim: int) -> State:
         """The state before the first round."""
         return {}
@@ -100,9 +106,7 @@ class Transform:
         """Client: `[clients, d]` to `[clients, m]`, each row from its own row alone."""
         return x
 
-    def decode(
-        self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
-    ) -> tuple[Tensor, State]:
+    def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         """Server, after the sum: `[m]` to `[d]`."""
         return total, state
 
@@ -135,6 +139,10 @@ class Chain(Transform):
 
     parts: tuple[Transform, ...] = ()
 
+    @property
+    def needs_public(self) -> bool:
+        return any(part.needs_public for part in self.parts)
+
     def init(self, dim: int) -> State:
         state: dict[str, Tensor] = {}
         wire = Wire(dim)
@@ -151,9 +159,7 @@ class Chain(Transform):
             x = part.encode(x, rnd, keys, own)
         return x
 
-    def decode(
-        self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
-    ) -> tuple[Tensor, State]:
+    def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         after: dict[str, Tensor] = {}
         for i, part in reversed(list(enumerate(self.parts))):
             total, own = part.decode(total, within(str(i), state), rnd, public[i], secret)
@@ -186,11 +192,11 @@ def chain(*parts: Transform) -> Chain:
     flat: list[Transform] = []
     for part in parts:
         flat += part.parts if isinstance(part, Chain) else (part,)
-    told, bound = [], Bound()
+    told: list[Transform] = []
+    bound = Bound()
     for part in flat:
-        part = part.after(bound)
-        bound = part.bound(bound)
-        told.append(part)
+        told.append(part.after(bound))
+        bound = told[-1].bound(bound)
     return Chain(tuple(told))
 
 
@@ -286,4 +292,3 @@ class Method:
 
     def with_pipeline(self, *parts: Transform) -> Method:
         return replace(self, pipeline=chain(*parts))
-

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from hush import methods
 from hush.cohort import Bounded, Cohort, FixedSize, Poisson
 from hush.core import Method
-from hush.engines.result import Result
-from hush.engines.simulation import OnRound, simulate
+from hush.engines.run import Run
+from hush.engines.simulation import set_up
 from hush.errors import DataError, NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.guarantee import Budget
@@ -117,11 +117,10 @@ class Experiment:
             folder=folder,
         )
 
-    def run(
-        self, task: Task, out: Path | None = None, resume: bool = False, on_round: OnRound | None = None
-    ) -> Result:
+    def set_up(self, task: Task) -> Run:
+        """Everything checked and placed; nothing trained and nothing written."""
         spec = self.spec
-        return simulate(
+        return set_up(
             self.method,
             task,
             rounds=self.rounds,
@@ -134,9 +133,6 @@ class Experiment:
             dropout=spec.dropout,
             eval_every=spec.eval_every,
             track_test=spec.track_test,
-            out=out,
-            resume=resume,
-            on_round=on_round,
         )
 
 
@@ -157,7 +153,7 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
     cohort = make_cohort(spec.sampling, spec.cohort or min(entry.cohort, clients), spec.participations)
     cohort.check(clients)
     budget = _budget(spec, method, lenient)
-    public = spec.public if spec.public is not None else (entry.public if "public_steps" in methods.settings_of(spec.method) else 0)
+    public = spec.public if spec.public is not None else (entry.public if method.pipeline.needs_public else 0)
     return Experiment(spec, method, cohort, clients, rounds, budget, public)
 
 
@@ -195,7 +191,9 @@ def _budget(spec: Spec, method: Method, lenient: bool) -> Budget | None:
     noise_given = spec.noise is not None or "noise" in spec.set
     if spec.budget is not None:
         if not noise_given:
-            raise UsageError("--budget stops a run of a given --noise before it is exceeded; with --epsilon the noise is found for you.")
+            raise UsageError(
+                "--budget stops a run of a given --noise before it is exceeded; with --epsilon the noise is found for you."
+            )
         return Budget(spec.budget, spec.delta)
     if noise_given:
         return None

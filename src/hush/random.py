@@ -13,6 +13,8 @@ from torch import Tensor
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_A = 0xBF58476D1CE4E5B9
 _MIX_B = 0x94D049BB133111EB
+_WORD = 0xD1B54A32D192ED03
+"""Added to every word that is folded in, so that the roles of key and word cannot be swapped."""
 _MASK = (1 << 64) - 1
 
 
@@ -37,12 +39,12 @@ def mix(x: Tensor) -> Tensor:
 def fold(keys: Tensor, word: int | Tensor) -> Tensor:
     """New keys from `keys` and `word`: `fold(k, 1)` and `fold(k, 2)` are independent streams."""
     if isinstance(word, int):
-        return mix(keys ^ _signed(_mix_int(word + 1)))
-    return mix(keys ^ mix((word + 1) * _signed(_GOLDEN)))
+        return mix(keys ^ _signed(_mix_int(word, _WORD)))
+    return mix(keys ^ mix(word * _signed(_GOLDEN) + _signed(_WORD)))
 
 
-def _mix_int(word: int) -> int:
-    x = (word * _GOLDEN) & _MASK
+def _mix_int(word: int, plus: int = 0) -> int:
+    x = (word * _GOLDEN + plus) & _MASK
     x = ((x ^ (x >> 30)) * _MIX_A) & _MASK
     x = ((x ^ (x >> 27)) * _MIX_B) & _MASK
     return x ^ (x >> 31)
@@ -52,7 +54,7 @@ def derive(seed: int, *words: int) -> int:
     """A 63-bit seed for the stream that `words` name, from a run's seed."""
     x = _mix_int(seed)
     for word in words:
-        x = _mix_int(x ^ _mix_int(word + 1))
+        x = _mix_int(x ^ _mix_int(word, _WORD))
     return x >> 1
 
 

@@ -12,7 +12,7 @@ from hush.cli.console import say
 from hush.errors import HushError
 
 # the base of typer's complaints about flags, whether typer brings its own click (>= 0.27) or imports it
-_FlagError = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "format_message"))
+_FlagError: type[Exception] = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "format_message"))
 
 app = typer.Typer(
     add_completion=False,
@@ -50,7 +50,7 @@ def main() -> None:
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except _FlagError as error:
-        say(f"hush: {error.format_message()}")
+        say(f"hush: {_flag_message(error)}")
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         say("hush: interrupted.")
@@ -64,6 +64,11 @@ def main() -> None:
         place = f" ({error.filename})" if error.filename else ""
         say(f"hush: {error.strerror or error}{place}.")
         sys.exit(2)
+
+
+def _flag_message(error: Exception) -> str:
+    message = getattr(error, "format_message", None)
+    return str(message()) if message else str(error)
 
 
 def _one_line(message: Warning | str, *_: object, **__: object) -> None:

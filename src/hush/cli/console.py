@@ -11,10 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 def err() -> Console:
+    """Words for people."""
     return Console(stderr=True, highlight=False)
 
 
 def out() -> Console:
+    """Figures."""
     return Console(highlight=False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -41,7 +41,7 @@ def models(as_json: options.Json = False) -> None:
     """The models, with one line each."""
     from hush.tasks.models import MODELS
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, build in MODELS.items():
         counts = {}
         for entry in CATALOGUE.values():
@@ -56,9 +56,7 @@ def models(as_json: options.Json = False) -> None:
         return
     table = Table("model", "what it is", "parameters", box=None, pad_edge=False)
     for row in rows:
-        counts = row["parameters"]
-        assert isinstance(counts, dict)
-        table.add_row(str(row["name"]), str(row["summary"]), ", ".join(f"{v:,} ({k})" for k, v in counts.items()))
+        table.add_row(row["name"], row["summary"], ", ".join(f"{v:,} ({k})" for k, v in row["parameters"].items()))
     out().print(table)
 
 

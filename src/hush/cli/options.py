@@ -1,39 +1,104 @@
-"""The flags that several commands share, each declared once."""
+"""The flags of `hush run` and `hush compare`, declared once."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-Data = Annotated[str | None, typer.Option("--data", help="Data set (hush data lists them).")]
-Model = Annotated[str | None, typer.Option("--model", help="Model (hush models lists them).")]
-Clients = Annotated[int | None, typer.Option("--clients", help="How many clients hold the data.")]
-CohortSize = Annotated[float | None, typer.Option("--cohort", help="Expected number of clients a round.")]
-Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds.")]
-Noise = Annotated[float | None, typer.Option("--noise", help="Noise multiplier: standard deviation over the clip.")]
-Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Find the noise that spends this epsilon [default: 8].")]
-BudgetFlag = Annotated[float | None, typer.Option("--budget", help="With --noise: stop before the round that exceeds this epsilon.")]
+from hush.errors import UsageError
+from hush.experiment import Spec, parse_settings, read_toml
+
 Delta = Annotated[float | None, typer.Option("--delta", help="Delta [default: clients^-1.1].")]
 Sampling = Annotated[str | None, typer.Option("--sampling", help="poisson (default), fixed or bounded.")]
-Participations = Annotated[int | None, typer.Option("--participations", help="With --sampling bounded: most rounds a client joins.")]
-Partition = Annotated[str | None, typer.Option("--partition", help="iid (default) or dirichlet:ALPHA.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Start of all public randomness [default: 0].")]
-Seeds = Annotated[int, typer.Option("--seeds", help="Repeat with this many seeds; report mean and deviation.")]
-Device = Annotated[str | None, typer.Option("--device", help="auto (default), cpu or cuda.")]
-Memory = Annotated[str | None, typer.Option("--memory", help="What a chunk of clients may use, such as 2GiB.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: key=value. Repeatable.")]
-Config = Annotated[Path | None, typer.Option("--config", help="A TOML file with the same keys; flags win over it.")]
-Secure = Annotated[bool, typer.Option("--secure", help="Sum securely.")]
-Dropout = Annotated[float | None, typer.Option("--dropout", help="Share of selected clients that never answers.")]
-Validation = Annotated[int | None, typer.Option("--validation", help="Training examples held out for validation.")]
-PublicExamples = Annotated[int | None, typer.Option("--public", help="Training examples made public and taken from the clients.")]
-EvalEvery = Annotated[int | None, typer.Option("--eval-every", help="Evaluate every so many rounds.")]
-TrackTest = Annotated[
-    bool, typer.Option("--track-test", help="Evaluate the test set every round and report the best, as papers do.")
-]
-Out = Annotated[Path | None, typer.Option("--out", help="Run directory [default: a new one under runs/].")]
+Participations = Annotated[int | None, typer.Option("--participations", help="With --sampling bounded: most rounds of a client.")]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie [default: $HUSH_DATA, or the user's cache].")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would cost; train nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, and nothing else.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags:
+    """What was typed after the methods. A flag that was not typed is None: the file or the default decides."""
+
+    data: Annotated[str | None, typer.Option("--data", help="Data set (hush data lists them).")] = None
+    model: Annotated[str | None, typer.Option("--model", help="Model (hush models lists them).")] = None
+    clients: Annotated[int | None, typer.Option("--clients", help="How many clients hold the data.")] = None
+    cohort: Annotated[float | None, typer.Option("--cohort", help="Expected number of clients a round.")] = None
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Number of rounds.")] = None
+    noise: Annotated[float | None, typer.Option("--noise", help="Noise multiplier: standard deviation over the clip.")] = None
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="Find the noise that spends this epsilon [default: 8].")] = None
+    budget: Annotated[
+        float | None, typer.Option("--budget", help="With --noise: stop before the round that exceeds this epsilon.")
+    ] = None
+    delta: Delta = None
+    sampling: Sampling = None
+    participations: Participations = None
+    partition: Annotated[str | None, typer.Option("--partition", help="iid (default) or dirichlet:ALPHA.")] = None
+    validation: Annotated[int | None, typer.Option("--validation", help="Training examples held out for validation.")] = None
+    public: Annotated[int | None, typer.Option("--public", help="Training examples made public, taken from the clients.")] = None
+    seed: Annotated[int | None, typer.Option("--seed", help="Start of all public randomness [default: 0].")] = None
+    seeds: Annotated[int, typer.Option("--seeds", help="Repeat with this many seeds; report mean and deviation.")] = 1
+    device: Annotated[str | None, typer.Option("--device", help="auto (default), cpu or cuda.")] = None
+    memory: Annotated[str | None, typer.Option("--memory", help="What a chunk of clients may use, such as 2GiB.")] = None
+    set: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: key=value. Repeatable.")] = None
+    config: Annotated[Path | None, typer.Option("--config", help="A TOML file with the same keys; flags win over it.")] = None
+    secure: Annotated[bool, typer.Option("--secure", help="Sum securely (not in this version).")] = False
+    dropout: Annotated[float | None, typer.Option("--dropout", help="Share of selected clients that never answers.")] = None
+    eval_every: Annotated[int | None, typer.Option("--eval-every", help="Evaluate every so many rounds.")] = None
+    track_test: Annotated[
+        bool | None, typer.Option("--track-test", help="Evaluate the test set every round and report the best, as papers do.")
+    ] = None
+    out: Annotated[Path | None, typer.Option("--out", help="Run directory [default: a new one under runs/].")] = None
+    data_dir: DataDir = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would cost; train nothing.")] = False
+    json: Json = False
+
+    def spec(self, method: str | None, shared: list[str] | None = None) -> Spec:
+        """Defaults, then the file, then the flags. With several methods, a setting goes to those of them that take it."""
+        from hush.methods import settings_of
+        from hush.names import pick
+
+        if self.secure:
+            raise UsageError("--secure needs secure aggregation, which this version does not have yet: leave the flag out.")
+        if self.seeds < 1:
+            raise UsageError(f"seeds must be at least 1, not {self.seeds}.")
+        values: dict[str, Any] = read_toml(self.config) if self.config is not None else {}
+        given = dict(values.pop("set", {})) | parse_settings(self.set or [])
+        typed = {"method": method} | {key: value for key, value in asdict(self).items() if key in Spec.model_fields}
+        values |= {key: value for key, value in typed.items() if value is not None and key != "set"}
+        for key in [key for key in given if key in Spec.model_fields and key != "set"]:
+            values.setdefault(key, given.pop(key))  # --set validation=0 says the same as --validation 0
+        if shared:
+            known = {key: None for name in shared for key in settings_of(name)}
+            for key in given:
+                pick(known, key, "setting of these methods")
+            given = {key: value for key, value in given.items() if key in settings_of(values["method"])}
+        return Spec.read(values | {"set": given}, f" in {self.config}" if self.config else "")
+
+
+def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose last parameter is `flags: RunFlags`, with each of its fields as a flag of its own."""
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> None:
+        own = {field.name: values.pop(field.name) for field in fields(RunFlags)}
+        command(**values, flags=RunFlags(**own))
+
+    hints = get_type_hints(RunFlags, include_extras=True)
+    parameters = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for p in inspect.signature(command, eval_str=True).parameters.values()
+        if p.name != "flags"
+    ]
+    parameters += [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+        for field in fields(RunFlags)
+    ]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapper

@@ -15,9 +15,7 @@ from hush.privacy import accountant
 from hush.privacy.guarantee import Guarantee, Relation, default_delta
 from hush.privacy.plan import Plan, plan_of
 
-RelationFlag = Annotated[
-    str, typer.Option("--relation", help="Neighbouring data sets: add-remove, replace-one or zero-out.")
-]
+RelationFlag = Annotated[str, typer.Option("--relation", help="Neighbouring data sets: add-remove, replace-one or zero-out.")]
 
 
 def epsilon(

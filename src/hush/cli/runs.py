@@ -9,170 +9,78 @@ from typing import Annotated, Any
 
 import typer
 
-from hush.cli import options
 from hush.cli.console import figures, out, print_json, round_progress, say
+from hush.cli.options import RunFlags, takes_flags
 from hush.engines.result import Result
+from hush.engines.run import Run
 from hush.engines.rundir import RunDir
+from hush.engines.simulation import train
 from hush.errors import UsageError
-from hush.experiment import Experiment, Spec, parse_settings, read_toml, resolve
+from hush.experiment import Experiment, Spec, resolve
 from hush.report.seeds import over_seeds
 from hush.report.tables import comparison
 
 
+@takes_flags
 def run(
     method: Annotated[str | None, typer.Argument(help="Method (hush methods lists them).")] = None,
-    data: options.Data = None,
-    model: options.Model = None,
-    clients: options.Clients = None,
-    cohort: options.CohortSize = None,
-    rounds: options.Rounds = None,
-    noise: options.Noise = None,
-    epsilon: options.Epsilon = None,
-    budget: options.BudgetFlag = None,
-    delta: options.Delta = None,
-    sampling: options.Sampling = None,
-    participations: options.Participations = None,
-    partition: options.Partition = None,
-    validation: options.Validation = None,
-    public: options.PublicExamples = None,
-    seed: options.Seed = None,
-    seeds: options.Seeds = 1,
-    device: options.Device = None,
-    memory: options.Memory = None,
-    settings: options.Set = None,
-    config: options.Config = None,
-    secure: options.Secure = False,
-    dropout: options.Dropout = None,
-    eval_every: options.EvalEvery = None,
-    track_test: options.TrackTest = False,
-    out_dir: options.Out = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this directory.")] = None,
-    data_dir: options.DataDir = None,
-    dry_run: options.DryRun = False,
-    as_json: options.Json = False,
+    *,
+    flags: RunFlags,
 ) -> None:
     """Train one method and say what was learned, what it cost and what privacy was spent."""
     if resume is not None:
-        _resume(resume, as_json)
+        _resume(resume, flags.json)
         return
-    _refuse_secure(secure)
-    flags = dict(
-        method=method, data=data, model=model, clients=clients, cohort=cohort, rounds=rounds, noise=noise, epsilon=epsilon,
-        budget=budget, delta=delta, sampling=sampling, participations=participations, partition=partition,
-        validation=validation, public=public, seed=seed, device=device, memory=memory, dropout=dropout,
-        eval_every=eval_every, track_test=track_test or None,
-    )  # fmt: skip
-    spec = _spec(flags, settings, config)
+    spec = flags.spec(method)
     experiment = resolve(spec)
-    if dry_run:
-        _dry_run([experiment], data_dir, as_json)
+    if flags.dry_run:
+        _dry_run([experiment], flags.data_dir, flags.json)
         return
-    folder = RunDir(out_dir or _new_folder(spec.method))
-    if folder.started:
-        raise UsageError(f"{folder.path} already holds a run: use --resume {folder.path}, or another --out.")
-    folder.write_json("config.json", _config(spec, seeds, data_dir))
-    _run_seeds(spec, seeds, folder, data_dir, as_json)
+    folder = _empty_folder(flags.out, spec.method)
+    _run_seeds(spec, flags.seeds, folder, flags.data_dir, flags.json)
 
 
-def compare(
-    methods: Annotated[list[str], typer.Argument(help="Two or more methods.")],
-    data: options.Data = None,
-    model: options.Model = None,
-    clients: options.Clients = None,
-    cohort: options.CohortSize = None,
-    rounds: options.Rounds = None,
-    noise: options.Noise = None,
-    epsilon: options.Epsilon = None,
-    budget: options.BudgetFlag = None,
-    delta: options.Delta = None,
-    sampling: options.Sampling = None,
-    participations: options.Participations = None,
-    partition: options.Partition = None,
-    validation: options.Validation = None,
-    public: options.PublicExamples = None,
-    seed: options.Seed = None,
-    seeds: options.Seeds = 1,
-    device: options.Device = None,
-    memory: options.Memory = None,
-    settings: options.Set = None,
-    config: options.Config = None,
-    secure: options.Secure = False,
-    dropout: options.Dropout = None,
-    eval_every: options.EvalEvery = None,
-    track_test: options.TrackTest = False,
-    out_dir: options.Out = None,
-    data_dir: options.DataDir = None,
-    dry_run: options.DryRun = False,
-    as_json: options.Json = False,
-) -> None:
+@takes_flags
+def compare(methods: Annotated[list[str], typer.Argument(help="Two or more methods.")], *, flags: RunFlags) -> None:
     """Train several methods on the same task: one table, one plot. A setting goes to the methods that take it."""
-    _refuse_secure(secure)
-    flags = dict(
-        data=data, model=model, clients=clients, cohort=cohort, rounds=rounds, noise=noise, epsilon=epsilon,
-        budget=budget, delta=delta, sampling=sampling, participations=participations, partition=partition,
-        validation=validation, public=public, seed=seed, device=device, memory=memory, dropout=dropout,
-        eval_every=eval_every, track_test=track_test or None,
-    )  # fmt: skip
-    specs = [_spec(flags | {"method": name}, settings, config, shared=methods) for name in dict.fromkeys(methods)]
+    specs = [flags.spec(name, shared=methods) for name in dict.fromkeys(methods)]
     experiments = [resolve(spec, lenient=True) for spec in specs]
-    if dry_run:
-        _dry_run(experiments, data_dir, as_json)
+    if flags.dry_run:
+        _dry_run(experiments, flags.data_dir, flags.json)
         return
-    folder = RunDir(out_dir or _new_folder("compare"))
-    if folder.started or (folder.path / "compare.json").exists():
-        raise UsageError(f"{folder.path} already holds a run: choose another --out.")
-    rows, curves = [], {}
-    with _kept(folder.path, again="hush compare"):
+    folder = _empty_folder(flags.out, "compare")
+    rows, curves, last = [], {}, {}
+    with _kept(folder.path, again="hush compare with the same flags and --out"):
         for spec in specs:
-            results = _all_seeds(spec, seeds, RunDir(folder.path / spec.method), data_dir, lenient=True)
+            results = _all_seeds(spec, flags.seeds, RunDir(folder.path / spec.method), flags.data_dir, lenient=True)
             rows.append(over_seeds(results))
-            curves[spec.method] = results[0].history
-            folder.write_json("compare.json", {"methods": rows})
+            curves[spec.method], last[spec.method] = results[0].history, results[0]
+    folder.write_json("compare.json", {"methods": rows})
     picture = _plot(folder, curves, f"{rows[0]['model']} on {rows[0]['data']}")
-    if as_json:
+    if flags.json:
         print_json({"methods": rows, "plot": picture})
         return
     out().print(comparison(rows))
-    print(_last_sentence(rows, experiments, folder))
+    final, beside = last[specs[-1].method], last.get("dp-fedavg")
+    print(f"{final.method}: {final.sentence(beside if beside is not final else None)}.")
     say(f"Everything is in {folder.path}" + (f"; the picture is {picture}" if picture else ""))
-
-
-def _spec(flags: dict[str, Any], settings: list[str] | None, config: Path | None, shared: list[str] | None = None) -> Spec:
-    """Defaults, then the file, then the flags."""
-    from hush.methods import settings_of
-    from hush.names import pick
-
-    values: dict[str, Any] = read_toml(config) if config is not None else {}
-    given = dict(values.pop("set", {})) | parse_settings(settings or [])
-    values |= {key: value for key, value in flags.items() if value is not None}
-    for key in list(given):  # task-level keys may come through --set as well
-        if key in Spec.model_fields and key != "set":
-            values.setdefault(key, given.pop(key))
-    if shared:
-        known = {key: None for name in shared for key in settings_of(name)}
-        for key in given:
-            pick(known, key, "setting of these methods")
-        given = {key: value for key, value in given.items() if key in settings_of(values["method"])}
-    return Spec.read(values | {"set": given}, f" in {config}" if config else "")
-
-
-def _refuse_secure(secure: bool) -> None:
-    if secure:
-        raise UsageError("--secure needs secure aggregation, which this version of Hush does not have yet: leave the flag out.")
 
 
 def _config(spec: Spec, seeds: int, data_dir: Path | None) -> dict[str, Any]:
     return {"spec": spec.model_dump(), "seeds": seeds, "data_dir": str(data_dir.resolve()) if data_dir else None}
 
 
-def _new_folder(name: str) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    path = Path("runs") / f"{name}-{stamp}"
-    count = 1
-    while path.exists():
-        count += 1
-        path = Path("runs") / f"{name}-{stamp}-{count}"
-    return path
+def _empty_folder(given: Path | None, name: str) -> RunDir:
+    """The folder asked for, or a new one under runs/. A comparison that broke off may go on in its own."""
+    if given is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        tries = (Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
+        given = next(path for path in tries if not path.exists())
+    folder = RunDir(given)
+    if folder.started or (given / "compare.json").exists():
+        raise UsageError(f"{given} already holds a run: use hush run --resume {given}, or another --out.")
+    return folder
 
 
 def _resume(path: Path, as_json: bool) -> None:
@@ -185,8 +93,6 @@ def _resume(path: Path, as_json: bool) -> None:
 
 
 def _run_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
-    if seeds < 1:
-        raise UsageError(f"seeds must be at least 1, not {seeds}.")
     with _kept(folder.path, again=f"hush run --resume {folder.path}"):
         results = _all_seeds(spec, seeds, folder, data_dir)
     value = over_seeds(results)
@@ -209,22 +115,22 @@ def _all_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, le
     for i in range(seeds):
         own = spec.model_copy(update={"seed": spec.seed + i})
         place = folder if seeds == 1 else RunDir(folder.path / f"seed-{own.seed}")
-        results.append(_one(resolve(own, lenient), place, data_dir))
+        if place.finished:
+            results.append(_read_back(place))
+            continue
+        experiment = resolve(own, lenient)
+        ready = experiment.set_up(experiment.task(data_dir))
+        if not folder.started:  # from here on there is something to resume
+            folder.write_json("config.json", _config(spec, seeds, data_dir))
+        results.append(_one(ready, place, spec.method if seeds == 1 else f"{spec.method} seed {own.seed}"))
     return results
 
 
-def _one(experiment: Experiment, folder: RunDir, data_dir: Path | None) -> Result:
+def _one(ready: Run, folder: RunDir, label: str) -> Result:
     """One run with its progress bar and its page."""
-    if folder.finished:
-        return _read_back(folder)
-    spec = experiment.spec
-    if not (folder.path / "config.json").exists():
-        folder.write_json("config.json", _config(spec, 1, data_dir))
-    task = experiment.task(data_dir)
     with round_progress() as progress:
-        label = spec.method if spec.seed == 0 else f"{spec.method} seed {spec.seed}"
-        bar = progress.add_task(label, total=experiment.rounds, figures="")
-        result = experiment.run(task, out=folder.path, resume=True, on_round=_advance(progress, bar))
+        bar = progress.add_task(label, total=ready.rounds, figures="")
+        result = train(ready, out=folder.path, resume=True, on_round=_advance(progress, bar))
     from hush.report.page import run_page
 
     details = folder.keep_rounds("diagnostics.jsonl", result.rounds)
@@ -278,7 +184,18 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
     rows = []
     for e in experiments:
         task = e.task(data_dir)
-        rows.append(estimate(e.method, task, e.cohort, e.rounds, e.budget, e.spec.delta, e.spec.device, e.spec.memory))
+        rows.append(
+            estimate(
+                e.method,
+                task,
+                cohort=e.cohort,
+                rounds=e.rounds,
+                budget=e.budget,
+                delta=e.spec.delta,
+                device=e.spec.device,
+                memory=e.spec.memory,
+            )
+        )
     if as_json:
         print_json(rows[0] if len(rows) == 1 else {"methods": rows})
         return
@@ -301,16 +218,3 @@ def _plot(folder: RunDir, curves: dict[str, list[dict[str, Any]]], title: str) -
         say(f"note: {error}")
         return None
     return str(folder.path / "compare.png")
-
-
-def _last_sentence(rows: list[dict[str, Any]], experiments: list[Experiment], folder: RunDir) -> str:
-    """The last method in words, beside DP-FedAvg if it was there."""
-    read = {row["method"]: _read_back(RunDir(_first_run(folder.path / row["method"]))) for row in rows}
-    last = read[experiments[-1].spec.method]
-    beside = read.get("dp-fedavg")
-    return f"{last.method}: {last.sentence(beside if beside is not last else None)}."
-
-
-def _first_run(path: Path) -> Path:
-    seeded = sorted(path.glob("seed-*"))
-    return seeded[0] if seeded else path

@@ -98,9 +98,7 @@ class Watched(Transform):
         self.recorder.encoded(self.index, self.part, x, y)
         return y
 
-    def decode(
-        self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
-    ) -> tuple[Tensor, State]:
+    def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         out, after = self.part.decode(total, state, rnd, public, secret)
         clean = None
         if not isinstance(self.part, Gaussian) and self.index in self.recorder.after:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from hush.cohort import Cohort
-from hush.core import Method, Round, Shard
+from hush.core import Method, Round, Server, Shard
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
-from hush.engines.simulation import certify, pick_device, settle_privacy
+from hush.engines.run import pick_device
 from hush.privacy.guarantee import Budget
+from hush.privacy.settle import certify, settle_privacy
 from hush.random import keys_of
-from hush.tasks.task import Task
+from hush.tasks.task import Examples, Task, whole
 
 
 def estimate(
     method: Method,
     task: Task,
+    *,
     cohort: Cohort,
     rounds: int,
     budget: Budget | None = None,
@@ -41,13 +44,25 @@ def estimate(
     ids = torch.arange(chunk, device=place)
     shard = Shard(x, y, torch.zeros_like(ids), torch.full_like(ids, len(x)))
     rnd = Round(0, 0, cohort.size)
-    took = []
-    for _ in range(2):  # the first pass pays for set-up
+
+    def seconds(work: Callable[[], object]) -> float:
         began = time.perf_counter()
-        method.local(learner, learner.initial(), shard, rnd, keys_of(0, ids), None)
+        work()
         if place.type == "cuda":
             torch.cuda.synchronize()
-        took.append(time.perf_counter() - began)
+        return time.perf_counter() - began
+
+    def a_chunk() -> object:
+        return method.local(learner, learner.initial(), shard, rnd, keys_of(0, ids), None)
+
+    def the_preparation() -> object:
+        return method.prepare(learner.initial(), method.init(learner.initial()), rnd, server)
+
+    public = task.placed("public", place, torch.float32)
+    blank = None if public is None else whole(Examples(torch.zeros_like(public.x), torch.zeros_like(public.y)))
+    server = Server(learner, blank)
+    seconds(a_chunk)  # the first pass pays for set-up
+    each_round = seconds(a_chunk) * cohort.size / chunk + seconds(the_preparation)
     shares = allowed * cohort.size / train.count
     return {
         "method": method.name,
@@ -64,6 +79,6 @@ def estimate(
         "noise_multiplier": plan.noise_multiplier if plan else None,
         "uplink_bytes_per_client": shares * method.uplink(learner.dim).bytes,
         "downlink_bytes_per_client": shares * method.downlink_bytes(learner.dim),
-        "estimated_seconds": took[1] * cohort.size / chunk * allowed,
+        "estimated_seconds": each_round * allowed,
         "dry_run": True,
     }

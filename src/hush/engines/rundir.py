@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hush.errors import DataError, HushError
@@ -31,11 +29,7 @@ class RunDir:
     """The folder of one run."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DiskError(f"The run directory {path} cannot be made: {error.strerror}.") from error
+        self.path = path  # made by the first file: a run that is refused leaves nothing behind
 
     @property
     def finished(self) -> bool:
@@ -49,19 +43,23 @@ class RunDir:
         """All of it under its name, or nothing: a draft is flushed to the disk and then renamed."""
         draft = self.path / f".{name}.draft"
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as f:
                 f.write(data)
                 f.flush()
                 os.fsync(f.fileno())
             os.replace(draft, self.path / name)
         except OSError as error:
-            draft.unlink(missing_ok=True)
+            if self.path.is_dir():
+                draft.unlink(missing_ok=True)
             raise DiskError(f"{self.path / name} cannot be written: {error.strerror}. What was saved before is intact.") from error
 
     def write_json(self, name: str, value: Any) -> None:
         self.write_bytes(name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, str], mode: int = 0o644) -> None:
+        import safetensors.torch
+
         whole = {key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
         self.write_bytes(name, safetensors.torch.save(whole, dict(meta)), mode)
 
@@ -76,18 +74,21 @@ class RunDir:
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         """The tensors and their notes, or None where there is no such file."""
+        from safetensors import SafetensorError, safe_open
+
         path = self.path / name
         if not path.is_file():
             return None
         try:
             with safe_open(path, framework="pt") as f:
-                return {key: f.get_tensor(key) for key in f.keys()}, f.metadata() or {}
+                return {key: f.get_tensor(key) for key in list(f.keys())}, f.metadata() or {}
         except (OSError, SafetensorError) as error:
             raise DataError(f"{path} is damaged ({error}): delete the folder and start the run again.") from error
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         line = json.dumps(record, allow_nan=False) + "\n"
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
             with (self.path / name).open("a") as f:
                 f.write(line)
         except OSError as error:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -55,7 +56,7 @@ class FlatModel:
         self._sizes = [p.numel() for p in trainable.values()]
         self._start = torch.cat([p.detach().reshape(-1) for p in trainable.values()])
         refuse_batch_statistics(self.module)
-        self.vectorised = True
+        self.vectorised, self._slow_layers = True, False
         self._one = grad_and_value(self._keyed_loss)
         self._all = vmap(self._one)
 
@@ -70,7 +71,7 @@ class FlatModel:
 
     def named(self, params: Tensor) -> dict[str, Tensor]:
         """The trainable parameters by name, as views of the flat vector."""
-        parts = params.split(self._sizes)  # backward of split is one cat, not one padded copy per layer
+        parts = torch.split(params, self._sizes)  # backward of split is one cat, not one padded copy per layer
         return {n: p.view(s) for n, p, s in zip(self._names, parts, self._shapes, strict=True)}
 
     def state_dict(self, params: Tensor) -> dict[str, Tensor]:
@@ -88,7 +89,8 @@ class FlatModel:
             gradient, loss = self._one(params[0], x[0], y[0], weight[0], keys[0])
             return gradient[None], loss[None]
         if self.vectorised:
-            gradients, losses = self._all(params, x, y, weight, keys)
+            with _without_fallback_warnings(self._slow_layers):
+                gradients, losses = self._all(params, x, y, weight, keys)
             return gradients, losses
         rows = [self._lone_gradient(*row) for row in zip(params, x, y, weight, keys, strict=True)]
         return torch.stack([g for g, _ in rows]), torch.stack([loss for _, loss in rows])
@@ -98,31 +100,34 @@ class FlatModel:
         if len(x) == 0:
             return
         example = (x[:1].expand(2, 1, *x.shape[1:]), y[:1].expand(2, 1, *y.shape[1:]))
+        why = ""
         inputs = (self._start.expand(2, -1), *example, torch.ones(2, 1, device=self.device, dtype=self.dtype))
         keys = torch.arange(2, device=self.device)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
             try:
                 self.vectorised = True
                 self.gradients(*inputs, keys)
-                return
             except UsageError:
                 raise
             except Exception as error:  # vmap refuses in many ways; the plain path decides whether the module is at fault
-                why = str(error).strip().split("\n")[0]
-            self.vectorised = False
-            try:
-                self.gradients(*inputs, keys)
-            except UsageError:
-                raise
-            except Exception as error:
-                line = str(error).strip().split("\n")[0]
-                raise UsageError(f"The model does not train on one example of the data: {line}") from error
-        warnings.warn(
-            f"This model cannot be vectorised, so clients train one after another, correctly and slowly ({why[:160]}). "
-            "Recurrent layers such as nn.LSTM are the usual cause.",
-            stacklevel=2,
-        )
+                self.vectorised = False
+                why = str(error).strip().split("\n")[0][:160]
+                self._try_alone(inputs, keys)
+        self._slow_layers = any(_FALLBACK in str(w.message) for w in said)
+        if not self.vectorised:
+            warnings.warn(f"This model cannot be vectorised, so clients train one after another ({why}).", stacklevel=2)
+        elif self._slow_layers:
+            warnings.warn("PyTorch has no vectorised form of a layer of this model and loops over clients inside it.", stacklevel=2)
+
+    def _try_alone(self, inputs: tuple[Tensor, ...], keys: Tensor) -> None:
+        try:
+            self.gradients(*inputs, keys)
+        except UsageError:
+            raise
+        except Exception as error:
+            line = str(error).strip().split("\n")[0]
+            raise UsageError(f"The model does not train on one example of the data: {line}") from error
 
     @torch.no_grad()
     def scores(self, params: Tensor, x: Tensor, y: Tensor, batch: int = 2048) -> Scores:
@@ -130,7 +135,7 @@ class FlatModel:
         self.module.eval()
         named = self.named(params)
         losses, correct = [], []
-        for xs, ys in zip(x.split(batch), y.split(batch), strict=True):
+        for xs, ys in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
             outputs = functional_call(self.module, named, (xs,))
             losses.append(self.per_example(outputs, ys))
             if _is_classification(outputs, ys):
@@ -153,10 +158,11 @@ class FlatModel:
         with _KeyedDropout(key):
             return self._mean_loss(params, x, y, weight)
 
-    def _lone_gradient(
-        self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _lone_gradient(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """One client without vmap. A layer that draws from torch's own generator gets it seeded with the client's key."""
+        real = weight > 0
+        if bool(real.any()):  # here shapes may vary, so a model that looks at its whole batch sees no padding
+            x, y, weight = x[real], y[real], weight[real]
         row = params.detach().requires_grad_()
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
@@ -164,6 +170,20 @@ class FlatModel:
             loss = self._keyed_loss(row, x, y, weight, key)
         (gradient,) = torch.autograd.grad(loss, row)
         return gradient, loss.detach()
+
+
+_FALLBACK = "There is a performance drop because we have not yet implemented the batching rule"
+
+
+@contextmanager
+def _without_fallback_warnings(expected: bool) -> Iterator[None]:
+    """PyTorch warns at every step of a layer it cannot batch; `probe` has said so once."""
+    if not expected:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_FALLBACK)
+        yield
 
 
 class _KeyedDropout(TorchFunctionMode):
@@ -186,10 +206,8 @@ class _KeyedDropout(TorchFunctionMode):
 def _dropout(key: Tensor, spatial: int, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     if not training or p == 0.0:
         return input
-    if spatial:  # whole channels: [batch, channels, *spatial]
-        shape = (*input.shape[: input.dim() - spatial], *([1] * spatial))
-    else:
-        shape = tuple(input.shape)
+    # dropout2d and its relatives drop whole channels: [batch, channels, *spatial]
+    shape = (*input.shape[: input.dim() - spatial], *([1] * spatial))
     keep = (uniform(key, shape) >= p).to(input.dtype)
     return input * keep / (1.0 - p) if p < 1.0 else input * 0.0
 
@@ -207,8 +225,4 @@ def refuse_batch_statistics(module: nn.Module) -> None:
 
 
 def _is_classification(outputs: Tensor, targets: Tensor) -> bool:
-    return (
-        outputs.dim() >= 2
-        and not targets.is_floating_point()
-        and outputs.shape[:1] + outputs.shape[2:] == targets.shape
-    )
+    return outputs.dim() >= 2 and not targets.is_floating_point() and outputs.shape[:1] + outputs.shape[2:] == targets.shape

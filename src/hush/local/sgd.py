@@ -46,9 +46,7 @@ class Sgd(LocalUpdate):
         if not self.decay > 0 or self.prox < 0:
             raise UsageError("lr_decay must be positive and prox not negative.")
 
-    def __call__(
-        self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public
-    ) -> Trained:
+    def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
         lr = self.lr * self.decay ** (rnd.index // self.every)
         batches = self.batches(data, keys)
         local = params.expand(len(data.size), -1).clone()

@@ -30,9 +30,7 @@ def settings_of(name: str) -> dict[str, type]:
     """The keys a method takes, with their types."""
     build = pick(METHODS, name, "method")
     hints = get_type_hints(build)
-    own = {
-        key: hints[key] for key, p in inspect.signature(build).parameters.items() if p.kind is not p.VAR_KEYWORD
-    }
+    own = {key: hints[key] for key, p in inspect.signature(build).parameters.items() if p.kind is not p.VAR_KEYWORD}
     return own | get_type_hints(Common)
 
 

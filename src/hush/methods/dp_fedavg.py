@@ -1,6 +1,6 @@
 """DP-FedAvg: learning differentially private recurrent language models (McMahan et al. 2018).
 
-    theta <- theta - (1/r) (sum_i clip_C(theta - theta_i) + N(0, C^2 z^2 I)),   r the expected cohort
+theta <- theta - (1/r) (sum_i clip_C(theta - theta_i) + N(0, C^2 z^2 I)),   r the expected cohort
 """
 
 from __future__ import annotations

@@ -16,9 +16,7 @@ from hush.privacy.claimed import opacus_classic
 from hush.transforms import Clip, Gaussian, RandK
 
 
-def fed_smp_rand_k(
-    ratio: float = 0.1, clip: float = 1.0, noise: float | None = None, **common: Unpack[Common]
-) -> Method:
+def fed_smp_rand_k(ratio: float = 0.1, clip: float = 1.0, noise: float | None = None, **common: Unpack[Common]) -> Method:
     """Send and noise a random share `ratio` of the coordinates."""
     pipeline = chain(RandK(ratio), Clip(clip), Gaussian(noise))
     return Method("fed-smp-rand-k", local_sgd(**common), pipeline, server_step(**common), claim=opacus_classic)

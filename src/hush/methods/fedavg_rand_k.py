@@ -1,6 +1,6 @@
 """FedAvg with a random mask shared by the cohort: Fed-SMP's baseline without privacy (Hu, Gong, Guo, "Fed-SMP", section 6).
 
-    theta <- theta - (1/r) sum_i (d/k) m_t * (theta - theta_i),   m_t uniform over k-subsets
+theta <- theta - (1/r) sum_i (d/k) m_t * (theta - theta_i),   m_t uniform over k-subsets
 """
 
 from __future__ import annotations

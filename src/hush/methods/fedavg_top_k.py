@@ -1,6 +1,6 @@
 """FedAvg with the mask that public data suggest: Fed-SMP's other baseline without privacy (Hu, Gong, Guo, "Fed-SMP", section 6).
 
-    theta <- theta - (1/r) sum_i m_t * (theta - theta_i),   m_t = top k of |update on public data|
+theta <- theta - (1/r) sum_i m_t * (theta - theta_i),   m_t = top k of |update on public data|
 """
 
 from __future__ import annotations

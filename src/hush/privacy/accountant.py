@@ -142,7 +142,7 @@ def _replaced_in_fixed_size(shift: float, rate: float, step: float) -> Any:
     """The dominating pair of a Gaussian of mean shift `shift` under sampling without replacement, as a probability mass."""
 
     def log_profile(eps: np.ndarray) -> np.ndarray:
-        return np.log(rate) + _log_gaussian_delta(np.log1p(np.expm1(eps) / rate), shift)
+        return np.asarray(np.log(rate) + _log_gaussian_delta(np.log1p(np.expm1(eps) / rate), shift))
 
     top = 1.0
     while log_profile(np.array([top]))[0] > -55 and top < 5000:
@@ -162,4 +162,4 @@ def _log_gaussian_delta(eps: np.ndarray, shift: float) -> np.ndarray:
     first = stats.norm.logcdf(shift / 2 - eps / shift)
     gap = eps + stats.norm.logcdf(-shift / 2 - eps / shift) - first
     with np.errstate(all="ignore"):
-        return np.where(gap >= 0, -np.inf, first + np.log1p(-np.exp(np.minimum(gap, -1e-300))))
+        return np.asarray(np.where(gap >= 0, -np.inf, first + np.log1p(-np.exp(np.minimum(gap, -1e-300)))))

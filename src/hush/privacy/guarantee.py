@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -80,9 +81,10 @@ class Budget:
 
 def default_delta(clients: int) -> float:
     """n^-1.1: below 1/n, at which publishing one client outright would be allowed."""
-    return float(clients) ** -1.1
+    return 1.0 / math.pow(clients, 1.1)
 
 
 def check_delta(delta: float) -> None:
+    """Refuse what is not a probability."""
     if not 0 < delta < 1:
         raise UsageError(f"delta must lie between 0 and 1, not {delta:g}.")

@@ -40,13 +40,11 @@ class Plan:
 ASSUMPTIONS = (
     "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds",
     "nobody else learns who took part in a round",
-    "the noise is made of pseudo-random floating-point numbers: fit for research, not against an attacker who exploits rounding",
+    "nobody exploits the rounding of floating-point noise (fast noise: fit for research, not for adversaries)",
 )
 
 
-def plan_of(
-    method: Method, cohort: Cohort, clients: int, rounds: int, relation: Relation = Relation.ADD_REMOVE
-) -> Plan:
+def plan_of(method: Method, cohort: Cohort, clients: int, rounds: int, relation: Relation = Relation.ADD_REMOVE) -> Plan:
     """The plan of `method` over `cohort`, read from its own parts, or `NoGuarantee` with the reason and the fix."""
     noise, bound = find_noise(method)
     return Plan(

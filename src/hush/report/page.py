@@ -47,7 +47,7 @@ def _privacy(result: Result) -> str:
     items = "".join(f"<li>{html.escape(line)}</li>" for line in proved.assumptions)
     claimed = ""
     if result.claimed_epsilon is not None:
-        claimed = f"<p>The paper's own accounting would print epsilon {result.claimed_epsilon:.2f}; it is not what is proved here.</p>"
+        claimed = f"<p>The paper's own accounting would print epsilon {result.claimed_epsilon:.2f}; that is not proved.</p>"
     return (
         f"<p>Proved: {html.escape(str(proved))} ({html.escape(proved.relation)}, {html.escape(proved.method)}). It holds if</p>"
         f"<ul>{items}</ul>{claimed}<p>Against the server itself: no guarantee in this run.</p>"
@@ -63,7 +63,7 @@ def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
 
         accuracy = {name: series(result.history, f"{name}_accuracy", 100) for name in ("validation", "test")}
         accuracy = {name: points for name, points in accuracy.items() if points}
-        pictures = [line_figure(accuracy, "round", "accuracy in %")]
+        pictures = [line_figure(accuracy, "round", f"{' and '.join(accuracy)} accuracy in %")]
         if result.guarantee is not None:
             pictures.append(line_figure({"epsilon": series(result.history, "epsilon")}, "round", "epsilon spent"))
         keys = ("signal_norm", "noise_norm", "clip_bias", "compression_error")
@@ -74,7 +74,11 @@ def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
         clipped = {"clipped fraction": series(diagnostics, "clipped_fraction")}
         if clipped["clipped fraction"]:
             pictures.append(line_figure(clipped, "round", "clipped fraction (simulation only)"))
-        return "<div class=pictures>" + "".join(as_svg(p) for p in pictures) + "</div>"
+        warning = (
+            "<p class=warn>Pictures marked 'simulation only', and the training loss below, are un-noised views of the clients' "
+        )
+        warning += "data: no guarantee covers them, so do not publish them where the clients are real.</p>"
+        return "<div class=pictures>" + "".join(as_svg(p) for p in pictures) + "</div>" + (warning if diagnostics else "")
     except ImportError:
         return "<p>Pictures need matplotlib: <code>pip install 'hush-fl[plots]'</code>.</p>"
 

@@ -28,7 +28,8 @@ def comparison_figure(curves: Curves, title: str) -> Any:
         rounds, megabytes, accuracy = zip(*points, strict=True)
         by_round.plot(rounds, accuracy, color=colour, label=label, linewidth=1.8)
         by_bytes.plot(megabytes, accuracy, color=colour, label=label, linewidth=1.8)
-    by_round.set(xlabel="round", ylabel="accuracy in %", title=title)
+    on_test = any(r.get("test_accuracy") is not None for records in curves.values() for r in records)
+    by_round.set(xlabel="round", ylabel=f"{'test' if on_test else 'validation'} accuracy in %", title=title)
     by_bytes.set(xlabel="MB sent per client (log)", xscale="log", title="and what it costs")
     for axes in (by_round, by_bytes):
         axes.grid(alpha=0.25)
@@ -66,6 +67,7 @@ def as_svg(figure: Any) -> str:
 
 
 def as_png(figure: Any) -> bytes:
+    """The picture as a file's content."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()

@@ -9,17 +9,16 @@ from rich.table import Table
 
 def comparison(rows: list[dict[str, Any]]) -> Table:
     """One line a method: what it learned, what it spent, what it sent."""
-    table = Table("method", box=None, pad_edge=False)
-    for title in ("test accuracy", "best", "epsilon", "delta", "noise", "MB up", "MB down", "seconds"):
-        table.add_column(title, justify="right")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    for title in ("test", "best", "epsilon", "MB up", "MB down", "seconds"):
+        table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row["method"],
             _percent(row, "test_accuracy"),
             _percent(row, "best_test_accuracy"),
             "none" if row["epsilon"] is None else f"{row['epsilon']:.2f}",
-            "" if row["delta"] is None else f"{row['delta']:.1e}",
-            "" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.3g}",
             f"{row['uplink_bytes_per_client'] / 1e6:.3g}",
             f"{row['downlink_bytes_per_client'] / 1e6:.3g}",
             f"{row['seconds']:.1f}",

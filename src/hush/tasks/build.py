@@ -34,7 +34,9 @@ def load_task(
     entry = dataset(data)
     held = entry.validation if validation is None else validation
     if held < 0 or public < 0 or held + public >= entry.train:
-        raise UsageError(f"{data} has {entry.train:,} training examples: {held:,} for validation and {public:,} public are too many.")
+        raise UsageError(
+            f"{data} has {entry.train:,} training examples: {held:,} for validation and {public:,} public are too many."
+        )
     module = build_model(model or entry.model, torch.Size(entry.shape), entry.classes, derive(seed, 11))
     train, test = entry.load(data_dir(folder))
     order = torch.from_numpy(np.random.default_rng(derive(seed, 12)).permutation(len(train.x)))

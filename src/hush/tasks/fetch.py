@@ -50,6 +50,7 @@ def verified(folder: Path, file: File, dataset: str) -> Path:
 
 
 def sha256_of(path: Path) -> str:
+    """The digest of a file, in hexadecimal."""
     with path.open("rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ class Examples(NamedTuple):
     y: Tensor
 
 
-class Clients(NamedTuple):
+@dataclass(frozen=True)
+class Clients:
     """Every client's examples in one tensor, client after client."""
 
     x: Tensor
@@ -88,7 +90,9 @@ class Task:
         if self.loss is None:
             return _cross_entropy
         if isinstance(self.loss, nn.Module) and hasattr(self.loss, "reduction"):
-            self.loss.reduction = "none"
+            each = copy.copy(self.loss)
+            setattr(each, "reduction", "none")  # noqa: B010  # nn.Module types its attributes as tensors
+            return each
         return self.loss
 
     def learner(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> FlatModel:

@@ -38,4 +38,5 @@ class Clip(Transform):
 
 def l2(x: Tensor) -> Tensor:
     """Row norms, accumulated in float64: a norm is what privacy rests on. NaN or infinite where the row is."""
-    return torch.linalg.vector_norm(x, dim=1, dtype=torch.float64)
+    norms: Tensor = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64)
+    return norms

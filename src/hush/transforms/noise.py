@@ -38,7 +38,5 @@ class Gaussian(Transform):
             raise UsageError("The noise is not set: give noise=... or a budget, privacy=hush.Budget(epsilon=...).")
         return self.multiplier * self.sensitivity
 
-    def decode(
-        self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
-    ) -> tuple[Tensor, State]:
+    def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         return total + secret.gaussian(rnd.index, total.numel(), self.std, like=total), state

@@ -45,9 +45,7 @@ class RandK(Transform):
     def init(self, dim: int) -> State:
         return {"dim": torch.tensor(dim)}
 
-    def decode(
-        self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
-    ) -> tuple[Tensor, State]:
+    def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         dim = int(state["dim"])
         return spread(total, self.mask(rnd, dim, total.device), dim), state
 
@@ -76,12 +74,16 @@ class TopK(Transform):
     def __post_init__(self) -> None:
         _check(self.ratio)
 
+    @property
+    def needs_public(self) -> bool:
+        return True
+
     def init(self, dim: int) -> State:
         return {"dim": torch.tensor(dim)}
 
     def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Tensor:
         if server.public is None:
-            raise UsageError("Top-k takes its mask from public examples and the task has none: give it some (public=1000).")
+            raise UsageError("Top-k takes its mask from public examples and the task has none.")
         keys = keys_of(derive(rnd.seed, 1), torch.zeros(1, dtype=torch.int64, device=params.device))
         # the server trains the plain model: nothing of the pipeline has been prepared yet
         update = self.training(server.learner, params, server.public, rnd, keys, None).updates[0]
@@ -90,9 +92,7 @@ class TopK(Transform):
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         return x[:, public]
 
-    def decode(
-        self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
-    ) -> tuple[Tensor, State]:
+    def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         return spread(total, public, int(state["dim"])), state
 
     def wire(self, incoming: Wire) -> Wire:

@@ -1,0 +1,122 @@
+"""How good the released model is, on examples that belong to no client, and the figures of the whole run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hush.cohort import Bounded, Cohort, FixedSize, Poisson
+from hush.engines.result import Result
+from hush.engines.run import Run, Snapshot
+from hush.local.flat import FlatModel
+from hush.privacy.accountant import spent
+from hush.privacy.settle import certify
+from hush.tasks.task import Examples
+from hush.version import __version__
+
+
+def is_judged(run: Run, round: int) -> bool:
+    """Whether this round's model is evaluated."""
+    return round % run.eval_every == 0 or round == run.rounds
+
+
+def judge(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
+    """Evaluate the released model on public data and say what was spent so far."""
+    record: dict[str, Any] = {"round": now.round}
+    sent = now.round * run.cohort.size / run.train.count
+    record["uplink_bytes_per_client"] = sent * run.method.uplink(run.learner.dim).bytes
+    if not is_judged(run, now.round):
+        return now, record
+    model = run.method.model(now.params, now.state)
+    record |= {"validation_accuracy": None, "validation_loss": None, "test_accuracy": None, "test_loss": None}
+    for name, examples, wanted in (("validation", run.validation, True), ("test", run.test, run.track_test)):
+        if examples is not None and wanted:
+            record[f"{name}_loss"], record[f"{name}_accuracy"] = _evaluate(run.learner, model, examples)
+    record["epsilon"] = spent(run.plan, run.delta, now.round) if run.plan is not None and run.delta is not None else None
+    judged = record[f"{best_by(run)}_accuracy"] if best_by(run) else None
+    if judged is not None and judged >= now.best_accuracy:
+        now = replace(now, best=model, best_accuracy=judged)
+    return now, record
+
+
+def best_by(run: Run) -> str | None:
+    """Which examples pick the best round."""
+    if run.track_test and run.test is not None:
+        return "test"
+    return "validation" if run.validation is not None else None
+
+
+def _evaluate(learner: FlatModel, model: Tensor, examples: Examples) -> tuple[float | None, float | None]:
+    scores = learner.scores(model, *examples)
+    loss = float(scores.losses.double().mean())
+    accuracy = None if scores.correct is None else float(scores.correct.double().mean())
+    return (loss if math.isfinite(loss) else None), accuracy
+
+
+def conclude(run: Run, now: Snapshot, history: list[dict[str, Any]]) -> Result:
+    """The result: the last model, and the best round's beside it."""
+    model = run.method.model(now.params, now.state)
+    loss, accuracy = _evaluate(run.learner, model, run.test) if run.test is not None else (None, None)
+    best = None
+    if run.test is not None and best_by(run) == "test":
+        best = now.best_accuracy
+    elif run.test is not None and best_by(run) == "validation":
+        best = _evaluate(run.learner, now.best, run.test)[1]
+    guarantee, claimed = certify(run.plan, run.delta, now.round, run.method)
+    stopped = None
+    if run.rounds < run.rounds_planned:
+        stopped = f"budget: round {run.rounds + 1} of {run.rounds_planned} would have exceeded it"
+    shares = now.round * run.cohort.size / run.train.count
+    dim = run.learner.dim
+    return Result(
+        method=run.method.name,
+        data=run.task.name,
+        model=run.task.model_name,
+        clients=run.train.count,
+        cohort=run.cohort.size,
+        rounds=now.round,
+        seed=run.seed,
+        parameters=dim,
+        test_accuracy=accuracy,
+        best_test_accuracy=best,
+        test_loss=loss,
+        train_loss=now.train_loss,
+        validation_accuracy=next((r.get("validation_accuracy") for r in reversed(history)), None),
+        epsilon=guarantee.epsilon if guarantee else None,
+        epsilon_server=None,
+        delta=guarantee.delta if guarantee else None,
+        unit=str(guarantee.unit) if guarantee else None,
+        relation=str(guarantee.relation) if guarantee else None,
+        view=str(guarantee.view) if guarantee else None,
+        noise_multiplier=run.plan.noise_multiplier if run.plan else None,
+        clip=run.plan.sensitivity if run.plan else None,
+        claimed_epsilon=claimed,
+        uplink_bytes_per_client=shares * run.method.uplink(dim).bytes,
+        downlink_bytes_per_client=shares * run.method.downlink_bytes(dim),
+        seconds=now.seconds,
+        seconds_per_round=now.seconds / now.round if now.round else None,
+        device=_describe(run.learner.device),
+        hush_version=__version__,
+        sampling=sampling_name(run.cohort),
+        rounds_planned=run.rounds_planned,
+        stopped=stopped,
+        best_by=best_by(run),
+        notes=run.notes,
+        guarantee=guarantee,
+        history=history,
+        state_dict=run.learner.state_dict(model),
+    )
+
+
+def sampling_name(cohort: Cohort) -> str:
+    """A cohort's name on the command line."""
+    names: dict[type[Cohort], str] = {Poisson: "poisson", FixedSize: "fixed", Bounded: "bounded"}
+    return names.get(type(cohort), type(cohort).__name__)
+
+
+def _describe(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -1,0 +1,322 @@
+"""The command line as a user types it: figures, refusals, interruptions."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hush.cli import main
+from hush.cli.console import figures
+
+FAST = ["--rounds", "3", "--clients", "60", "--cohort", "12", "--model", "logistic"]
+
+
+def hush(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hush", *args])
+        patch.setenv("COLUMNS", "120")
+        with pytest.raises(SystemExit) as stop:
+            main()
+    said = capsys.readouterr()
+    return int(stop.value.code or 0), said.out, said.err
+
+
+def start(*args: str, cwd: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "hush", *args]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_rounds(path: Path, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise AssertionError(f"it ended too early: {process.communicate()}")
+        if path.is_file() and path.read_text().count("\n") >= count:
+            return
+        time.sleep(0.02)
+    raise AssertionError("no rounds in a minute")
+
+
+@pytest.mark.parametrize(("flags", "low", "high"), [([], 0.62, 0.635), (["--sampling", "fixed"], 3.20, 3.23)])
+def test_epsilon(capsys: pytest.CaptureFixture[str], flags: list[str], low: float, high: float) -> None:
+    setting = ["--cohort", "100", "--clients", "6000", "--rounds", "180"]
+    code, out, _ = hush(capsys, "epsilon", "--noise", "1.4", *setting, *flags, "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert low <= answer["epsilon"] <= high
+    assert answer["delta"] == pytest.approx(6000**-1.1)
+    assert (answer["unit"], answer["relation"], answer["view"]) == ("client", "add-remove", "released")
+
+
+def test_calibrate_maps_back(capsys: pytest.CaptureFixture[str]) -> None:
+    setting = ["--cohort", "100", "--clients", "6000", "--rounds", "180", "--json"]
+    _, out, _ = hush(capsys, "calibrate", "--epsilon", "1.01", *setting)
+    noise = json.loads(out)["noise_multiplier"]
+    _, out, _ = hush(capsys, "epsilon", "--noise", str(noise), *setting)
+    assert 1.00 <= json.loads(out)["epsilon"] <= 1.01
+
+
+def test_epsilon_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = hush(capsys, "epsilon", "--noise", "1.4", "--cohort", "100", "--clients", "6000", "--rounds", "180")
+    assert "eps=0.63" in out
+    assert "trusted" in out
+
+
+def test_run_prints_one_json_object_and_fills_its_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = hush(capsys, "run", "fed-smp-rand-k", *FAST, "--epsilon", "4", "--out", str(tmp_path / "r"), "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert result["method"] == "fed-smp-rand-k"
+    assert 3.9 <= result["epsilon"] <= 4.0
+    assert result["epsilon_server"] is None
+    names = {p.name for p in (tmp_path / "r").iterdir()}
+    assert {"result.json", "rounds.jsonl", "model.safetensors", "certificate.json", "report.html", "config.json"} <= names
+    assert json.loads((tmp_path / "r" / "result.json").read_text()) == result
+    page = (tmp_path / "r" / "report.html").read_text()
+    assert "<svg" in page
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    )
+
+
+def test_run_in_words_and_the_default_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = hush(capsys, "run", "dp-fedavg", *FAST)
+    assert code == 0
+    assert "% accuracy; (eps=" in out
+    assert "against anyone who reads the model" in out
+    assert "Everything is in runs/dp-fedavg-" in err
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_seeds_report_mean_and_deviation(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = hush(capsys, "run", "fedavg", *FAST, "--seeds", "3", "--out", str(tmp_path / "r"), "--json")
+    value = json.loads(out)
+    assert code == 0
+    accuracies = [run["test_accuracy"] for run in value["runs"]]
+    assert value["test_accuracy"] == pytest.approx(sum(accuracies) / 3)
+    assert value["test_accuracy_std"] > 0
+    assert value["seeds"] == [0, 1, 2]
+    code, again, _ = hush(capsys, "run", "--resume", str(tmp_path / "r"), "--json")  # complete: read back, not repeated
+    assert json.loads(again) == value
+
+
+def test_compare_gives_one_table_and_one_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = [*FAST, "--epsilon", "8", "--set", "ratio=0.2", "--out", str(tmp_path / "c")]
+    code, out, err = hush(capsys, "compare", "fedavg", "dp-fedavg", "fed-smp-rand-k", *flags)
+    assert code == 0, err
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[0] for line in lines[1:4]] == ["fedavg", "dp-fedavg", "fed-smp-rand-k"]
+    assert lines[1][3] == "none"
+    assert "5x less than DP-FedAvg" in out
+    picture = (tmp_path / "c" / "compare.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(json.loads((tmp_path / "c" / "compare.json").read_text())["methods"]) == 3
+
+
+def test_dry_run_trains_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = hush(capsys, "run", "fed-smp-top-k", "--noise", "1.0", "--dry-run", "--json")
+    value = json.loads(out)
+    assert code == 0
+    assert value["dry_run"]
+    assert value["rounds"] == 60
+    assert value["uplink_bytes_per_client"] == pytest.approx(481 * 4 * 60 / 4)
+    assert value["epsilon"] > 0
+    assert value["estimated_seconds"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_budget_stops_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = ["--noise", "1.0", "--budget", "3", "--clients", "60", "--cohort", "12", "--model", "logistic", "--rounds", "40"]
+    _, out, _ = hush(capsys, "run", "dp-fedavg", *flags, "--out", str(tmp_path / "r"))
+    assert "Stopped early, budget" in out
+
+
+def test_toml_and_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(
+        'method = "dp-fedavg"\nmodel = "logistic"\nrounds = 9\nclients = 60\ncohort = 12\nnoise = 2.0\n[set]\nclip = 0.5\n'
+    )
+    _, out, _ = hush(capsys, "run", "--config", str(config), "--rounds", "2", "--out", str(tmp_path / "r"), "--json")
+    value = json.loads(out)
+    assert (value["method"], value["rounds"], value["clip"], value["noise_multiplier"]) == ("dp-fedavg", 2, 0.5, 2.0)
+
+
+BAD = {
+    "run fedav": "did you mean 'fedavg'",
+    "run --data digit": "did you mean 'digits'",
+    "run --model mpl": "did you mean 'mlp'",
+    "run fed-smp-rand-k --set ratio=1.5": "ratio must lie in (0, 1]",
+    "run fed-smp-rand-k --set ratio=0": "ratio must lie in (0, 1]",
+    "run --cohort 500 --clients 400": "cohort of 500 out of 400",
+    "run fedavg --epsilon 2": "no privacy guarantee",
+    "run fedavg-top-k --noise 2": "no privacy guarantee",
+    "run dp-fedavg --noise 1 --epsilon 2": "not both",
+    "run dp-fedavg --budget 2": "--budget stops a run of a given --noise",
+    "run --set foo=1": "no setting of fed-smp-top-k 'foo'",
+    "run --set foo": "key=value",
+    "run --set lr=abc": "lr must be a number",
+    "run --nope": "--nope",
+    "run --config nowhere.toml": "cannot be read",
+    "run --resume nowhere": "no run directory",
+    "run --secure": "leave the flag out",
+    "run dp-fedavg --noise -1": "noise must be a positive number",
+    "run dp-fedavg --epsilon -1": "epsilon must be a positive number",
+    "run --delta 2": "delta must lie between",
+    "run --rounds 0": "rounds must be at least 1",
+    "run --rounds many": "--rounds",
+    "run --partition foo": "no partition",
+    "run --clients 5000": "cannot be split",
+    "run --memory lots": "memory must be a size",
+    "run --dropout 1.5": "dropout must lie",
+    "run --sampling foo": "no sampling",
+    "run --seeds 0": "seeds must be at least 1",
+    "run --public 0": "public examples",
+    "run --device tpu9": "device",
+    "compare fedavg nope": "no method",
+    "epsilon --noise 1": "--cohort",
+    "epsilon --noise 1 --cohort 9 --clients 3 --rounds 1": "cohort of 9 out of 3",
+    "epsilon --noise 1 --cohort 1 --clients 3 --rounds 1 --relation foo": "no relation",
+    "data fetch nope": "no data set",
+    "run --data fashion-mnist --data-dir nowhere": "hush data fetch fashion-mnist",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_input_gives_one_sentence_and_leaves_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = hush(capsys, *line.split())
+    assert code == 2
+    assert out == ""
+    assert BAD[line] in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    for text, said in (
+        ("method = ", "not valid TOML"),
+        ("metod = 'fedavg'", "did you mean 'method'"),
+        ("rounds = 'x'", "rounds in"),
+        ("[set]\nratioo = 1", "did you mean 'ratio'"),
+    ):
+        config.write_text(text)
+        code, _, err = hush(capsys, "run", "--config", str(config))
+        assert (code, said in err) == (2, True), err
+
+
+def test_an_occupied_folder_is_not_overwritten(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    place = ["--out", str(tmp_path / "r")]
+    assert hush(capsys, "run", "fedavg", *FAST, *place)[0] == 0
+    before = (tmp_path / "r" / "result.json").read_text()
+    code, _, err = hush(capsys, "run", "fedavg", *FAST, *place)
+    assert code == 2
+    assert "already holds a run" in err
+    assert (tmp_path / "r" / "result.json").read_text() == before
+
+
+def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, names in (
+        ("methods", ["fedavg", "fed-smp-top-k"]),
+        ("models", ["logistic", "1,663,370"]),
+        ("data", ["fashion-mnist", "MIT", "digits"]),
+    ):
+        code, out, _ = hush(capsys, command)
+        assert code == 0
+        assert all(name in out for name in names)
+        code, out, _ = hush(capsys, command, "--json")
+        assert len(json.loads(out)[command]) >= 3
+    assert "bundled" in hush(capsys, "data", "fetch", "digits")[1]
+    assert hush(capsys, "--version")[1].strip()
+
+
+def test_progress_shows_accuracy_epsilon_and_bytes() -> None:
+    record = {"validation_accuracy": 0.5, "test_accuracy": None, "epsilon": 1.234, "uplink_bytes_per_client": 2e6}
+    assert figures(record) == "validation 50.0%  eps 1.23  2 MB"
+
+
+LONG = ["--rounds", "2000", "--clients", "60", "--cohort", "12", "--noise", "30", "--model", "logistic"]
+
+
+def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
+    process = start("run", "dp-fedavg", *LONG, "--out", "r", cwd=tmp_path)
+    wait_for_rounds(tmp_path / "r" / "rounds.jsonl", 3, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "hush run --resume r" in err
+    assert "Traceback" not in err
+    assert (tmp_path / "r" / "checkpoint.safetensors").is_file()
+
+
+def test_sigkill_in_any_round_resumes_to_the_identical_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kill the process outright, three times, at different moments; the end is the same to the last bit."""
+    flags = ["--rounds", "60", "--clients", "300", "--cohort", "60", "--noise", "2", "--set", "average_iterates=0.7"]
+    whole = start("run", "fed-smp-top-k", *flags, "--out", "whole", "--json", cwd=tmp_path)
+    out, err = whole.communicate(timeout=120)
+    assert whole.returncode == 0, err
+    command = ["run", "fed-smp-top-k", *flags, "--out", "killed"]
+    for rounds in (2, 11, 30):
+        process = start(*command, cwd=tmp_path)
+        wait_for_rounds(tmp_path / "killed" / "rounds.jsonl", rounds, process)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        command = ["run", "--resume", "killed"]
+    last = start("run", "--resume", "killed", "--json", cwd=tmp_path)
+    again, err = last.communicate(timeout=120)
+    assert last.returncode == 0, err
+    a, b = json.loads(out), json.loads(again)
+    for key in ("seconds", "seconds_per_round"):
+        a.pop(key), b.pop(key)
+    assert a == b
+    for name in ("model.safetensors", "rounds.jsonl", "certificate.json"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes()
+
+
+def test_a_full_disk_gives_a_sentence_and_keeps_what_was_saved(tmp_path: Path) -> None:
+    """A limit on file size stands in for a full disk: the kernel refuses the write in the same place."""
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2500, 2500)); "
+        "sys.argv = ['hush', *sys.argv[1:]]; from hush.cli import main; main()"
+    )
+    command = [sys.executable, "-B", "-c", script, "run", "dp-fedavg", *LONG, "--out", "r"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "r").glob(".*draft"))
+
+
+def test_the_papers_setting_runs_on_two_cores_within_six_gibibytes(real_data: Path, tmp_path: Path) -> None:
+    """The CNN, 6,000 clients, a cohort of 100; one round and ten public steps here, three with the defaults in the docs."""
+    flags = "--data fashion-mnist --clients 6000 --cohort 100 --rounds 1 --noise 1.4 --set ratio=0.005 --set local_epochs=2"
+    script = (
+        "import resource, sys; sys.argv = ['hush', *sys.argv[1:]]\nfrom hush.cli import main\ntry: main()\n"
+        "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
+    words = [*flags.split(), "--set", "public_steps=10", "--data-dir", str(real_data), "--out", "r", "--json"]
+    command = [sys.executable, "-c", script, "run", "fed-smp-top-k", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["parameters"] == 1_663_370
+    assert result["uplink_bytes_per_client"] == pytest.approx(8317 * 4 / 60)
+    assert int(done.stderr.split()[-1]) < 6 * 2**20  # kibibytes

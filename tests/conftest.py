@@ -1,0 +1,46 @@
+"""Small tasks, and a machine key that belongs to the tests alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import hush
+
+torch.set_num_threads(1)  # two pytest workers share two cores
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_machine_key(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["HUSH_HOME"] = str(tmp_path_factory.mktemp("hush-home"))
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """Verified data sets, where the environment names them; every other test runs without."""
+    folder = Path(os.environ.get("HUSH_DATA", ""))
+    if not os.environ.get("HUSH_DATA") or not (folder / "fashion-mnist").is_dir():
+        pytest.skip("HUSH_DATA does not point at the real data sets")
+    return folder
+
+
+def make_task(
+    sizes: tuple[int, ...] = (5, 3, 8, 1, 6, 4), seed: int = 0, features: int = 6, classes: int = 3, **more: object
+) -> hush.Task:
+    """A linear problem with clients of unequal size."""
+    g = torch.Generator().manual_seed(seed)
+    truth = torch.randn(features, classes, generator=g)
+
+    def draw(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(n, features, generator=g)
+        return x, (x @ truth).argmax(1)
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(features, 5), torch.nn.Tanh(), torch.nn.Linear(5, classes))
+    parts = [draw(n) for n in sizes]
+    values = {"model": model, "test": draw(60), "validation": draw(40), "public": draw(20)} | more
+    return hush.Task(clients=parts, **values)  # type: ignore[arg-type]

@@ -1,0 +1,281 @@
+"""Vectorised local training equals a plain PyTorch loop, client by client, in float64."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import hush
+from hush import Round, UsageError
+from hush.local import FlatModel, Sgd
+from hush.random import keys_of
+from tests.conftest import make_task
+
+F64 = torch.float64
+
+
+def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def plain_loop(task: hush.Task, local: Sgd, rnd: Round, keys: torch.Tensor) -> torch.Tensor:
+    """What any PyTorch user would write: one client after the other, torch.optim.SGD, mini-batches in the same order."""
+    train = task.placed_train("cpu", F64)
+    ids = torch.arange(train.count)
+    batches = local.batches(train.shard(ids), keys)
+    updates = []
+    for i in range(train.count):
+        model = copy.deepcopy(task.model).to(F64)
+        start = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=local.lr * local.decay ** (rnd.index // local.every), momentum=local.momentum
+        )
+        for step in range(batches.rows.shape[0]):
+            if not batches.live[step, i]:
+                continue
+            rows = batches.rows[step, i][batches.real[step, i]]
+            loss = F.cross_entropy(model(train.x[rows]), train.y[rows])
+            for p, q in zip(model.parameters(), start.parameters(), strict=True):
+                loss = loss + local.prox / 2 * (p - q.detach()).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        before = torch.cat([p.detach().flatten() for p in start.parameters()])
+        updates.append(before - torch.cat([p.detach().flatten() for p in model.parameters()]))
+    return torch.stack(updates)
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        Sgd(lr=0.1, batch_size=3, epochs=2),
+        Sgd(lr=0.1, batch_size=3, epochs=3, momentum=0.9, decay=0.5, every=2),
+        Sgd(lr=0.1, batch_size=2, epochs=None, steps=7, momentum=0.5),
+        Sgd(lr=0.2, batch_size=100, epochs=2, prox=0.7),
+    ],
+    ids=["epochs", "momentum-decay", "steps", "prox"],
+)
+def test_equals_a_plain_loop_for_clients_of_unequal_size(local: Sgd) -> None:
+    task = make_task()
+    rnd = Round(index=5, seed=1, cohort=6.0)
+    keys = keys_of(3, torch.arange(6))
+    learner = task.learner(dtype=F64)
+    train = task.placed_train("cpu", F64)
+    ours = local(learner, learner.initial(), train.shard(torch.arange(6)), rnd, keys, None).updates
+    assert (ours - plain_loop(task, local, rnd, keys)).abs().max() < 1e-9
+    assert ours.abs().max() > 1e-3
+
+
+def test_convolutions_with_the_papers_model_equal_a_plain_loop() -> None:
+    g = torch.Generator().manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)
+    )
+    parts = [(torch.randn(n, 1, 8, 8, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in (4, 2, 3)]
+    task = hush.Task(model=model, clients=parts)
+    local, rnd, keys = Sgd(lr=0.1, batch_size=2, epochs=2, momentum=0.5), Round(0, 0, 3.0), keys_of(0, torch.arange(3))
+    learner = task.learner(dtype=F64)
+    ours = local(learner, learner.initial(), task.placed_train("cpu", F64).shard(torch.arange(3)), rnd, keys, None).updates
+    assert (ours - plain_loop(task, local, rnd, keys)).abs().max() < 1e-9
+
+
+def test_a_lone_client_trains_as_it_does_in_a_cohort() -> None:
+    task = make_task()
+    learner = task.learner(dtype=F64)
+    train = task.placed_train("cpu", F64)
+    local, rnd, keys = Sgd(lr=0.1, batch_size=2, epochs=2, momentum=0.3), Round(0, 0, 6.0), keys_of(3, torch.arange(6))
+    together = local(learner, learner.initial(), train.shard(torch.arange(6)), rnd, keys, None).updates
+    for i in range(6):
+        alone = local(learner, learner.initial(), train.shard(torch.tensor([i])), rnd, keys[i : i + 1], None).updates
+        assert (alone[0] - together[i]).abs().max() < 1e-12
+
+
+def test_every_epoch_visits_every_example_once_in_a_fresh_order() -> None:
+    task = make_task(sizes=(7, 3, 12))
+    train = task.placed_train("cpu", F64)
+    batches = Sgd(batch_size=2, epochs=2).batches(train.shard(torch.arange(3)), keys_of(0, torch.arange(3)))
+    starts = [0, 7, 10]
+    for i, size in enumerate((7, 3, 12)):
+        per_epoch = math.ceil(size / 2)
+        orders = []
+        for epoch in range(2):
+            steps = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
+            rows = batches.rows[steps, i][batches.real[steps, i]]
+            assert sorted(rows.tolist()) == list(range(starts[i], starts[i] + size))
+            orders.append(rows.tolist())
+        if size > 3:
+            assert orders[0] != orders[1]
+        assert not batches.live[2 * per_epoch :, i].any()
+
+
+def test_padding_never_reads_another_client() -> None:
+    """Client 1's data are NaN; padded rows of its small neighbours must not see them."""
+    task = make_task(sizes=(1, 9, 2))
+    train = task.placed_train("cpu", F64)
+    train.x[1:10] = math.nan
+    learner = task.learner(dtype=F64)
+    local, keys = Sgd(lr=0.1, batch_size=4, epochs=2, momentum=0.5), keys_of(0, torch.arange(3))
+    updates = local(learner, learner.initial(), train.shard(torch.arange(3)), Round(0, 0, 3.0), keys, None).updates
+    assert torch.isfinite(updates[[0, 2]]).all()
+    assert updates[1].isnan().all()
+
+
+def test_a_client_without_examples_contributes_zero() -> None:
+    task = make_task(sizes=(0, 4))
+    learner = task.learner()
+    train = task.placed_train("cpu", torch.float32)
+    shard = train.shard(torch.arange(2))
+    trained = Sgd(epochs=1)(learner, learner.initial(), shard, Round(0, 0, 1.0), keys_of(0, torch.arange(2)), None)
+    assert trained.updates[0].abs().max() == 0.0
+    assert trained.updates[1].abs().max() > 0.0
+
+
+class Droppy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 40), nn.Linear(40, 3)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(F.dropout(self.drop(torch.relu(self.a(x))), 0.2, training=self.training))
+
+
+def test_dropout_is_keyed_by_client_and_step_not_by_the_global_generator() -> None:
+    task = make_task(model=Droppy())
+    learner, train = task.learner(dtype=F64), task.placed_train("cpu", F64)
+    local, rnd, keys = Sgd(lr=0.1, batch_size=2, epochs=2), Round(0, 0, 6.0), keys_of(3, torch.arange(6))
+
+    def train_on(ids: list[int], own: torch.Tensor) -> torch.Tensor:
+        return local(learner, learner.initial(), train.shard(torch.tensor(ids)), rnd, own, None).updates
+
+    torch.manual_seed(0)
+    together = train_on([0, 1, 2, 3, 4, 5], keys)
+    torch.manual_seed(99)
+    for i in range(6):
+        assert (train_on([i], keys[i : i + 1])[0] - together[i]).abs().max() < 1e-12
+    assert (train_on([0], keys[1:2])[0] - together[0]).abs().max() > 1e-6
+
+
+def test_dropout_keeps_the_stated_share_and_its_mean() -> None:
+    from hush.local.flat import _KeyedDropout
+
+    x = torch.ones(500, 20, 3, 3)
+    with _KeyedDropout(torch.tensor(5)):
+        y, channels = F.dropout(x, 0.3), F.dropout2d(x, 0.3)
+        assert torch.equal(F.dropout(x, 0.3, training=False), x)
+        assert not torch.equal(F.dropout(x, 0.3), y)  # the next layer has its own mask
+    assert float((y == 0).double().mean()) == pytest.approx(0.3, abs=0.005)
+    assert float(y.mean()) == pytest.approx(1.0, abs=0.01)
+    whole = channels.flatten(2)
+    assert bool((whole.amax(2) == whole.amin(2)).all())
+    assert float((whole[:, :, 0] == 0).double().mean()) == pytest.approx(0.3, abs=0.02)
+
+
+def test_frozen_backbones_are_shared_and_do_not_move() -> None:
+    backbone = nn.Linear(6, 8).requires_grad_(False)
+    task = make_task(model=nn.Sequential(backbone, nn.Tanh(), nn.Linear(8, 3)))
+    learner = task.learner()
+    assert learner.dim == 8 * 3 + 3
+    result = hush.simulate(hush.methods.fedavg(lr=0.5), task, rounds=2, cohort=6)
+    assert torch.equal(result.state_dict["0.weight"], backbone.weight)
+    assert result.parameters == 27
+    task.model.load_state_dict(result.state_dict)  # the user's own module takes the result back
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(5), nn.BatchNorm1d(5, track_running_stats=False)])
+def test_batch_norm_is_refused_with_its_replacement(norm: nn.Module) -> None:
+    task = make_task(model=nn.Sequential(nn.Linear(6, 5), norm, nn.Linear(5, 3)))
+    with pytest.raises(UsageError, match=r"GroupNorm\(num_groups, 5\)"):
+        hush.simulate(hush.methods.fedavg(), task, rounds=1, cohort=6)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x.reshape(len(x), 2, 3))[0][:, -1])
+
+
+class Branching(nn.Module):
+    """Looks at its data to decide what to do, which no vmap can follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(x) if float(x.sum()) > 0 else self.b(x)
+
+
+@pytest.mark.parametrize(("model", "dtype"), [(Recurrent, torch.float32), (Recurrent, F64), (Branching, F64)])
+def test_what_cannot_be_vectorised_trains_correctly_and_says_so(model: type[nn.Module], dtype: torch.dtype) -> None:
+    """nn.LSTM vectorises in some versions of PyTorch and precisions and not in others; it is right either way."""
+    task = make_task(model=model())
+    learner, train = task.learner(dtype=dtype), task.placed_train("cpu", dtype)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        learner.probe(train.x, train.y)
+    assert learner.vectorised != any("one after another" in str(w.message) for w in said)
+    assert all("hush" in w.filename or "test_sgd" in w.filename for w in said)
+    if model is Branching:
+        assert not learner.vectorised
+    local, rnd, keys = Sgd(lr=0.1, batch_size=2, epochs=1), Round(0, 0, 6.0), keys_of(3, torch.arange(6))
+    ours = local(learner, learner.initial(), train.shard(torch.arange(6)), rnd, keys, None).updates
+    assert (ours - plain_loop(task, local, rnd, keys)).abs().max() < (1e-9 if dtype is F64 else 1e-6)
+
+
+class Jittery(nn.Linear):
+    """Draws from torch's own generator."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x + torch.randn_like(x) if self.training else x)
+
+
+def test_a_model_with_its_own_randomness_is_keyed_by_client_too() -> None:
+    task = make_task(model=Jittery(6, 3))
+    learner, train = task.learner(dtype=F64), task.placed_train("cpu", F64)
+    with pytest.warns(UserWarning, match="one after another"):
+        learner.probe(train.x, train.y)
+    local, rnd, keys = Sgd(lr=0.1, batch_size=2, epochs=1), Round(0, 0, 6.0), keys_of(3, torch.arange(6))
+    together = local(learner, learner.initial(), train.shard(torch.arange(6)), rnd, keys, None).updates
+    before = torch.get_rng_state()
+    alone = local(learner, learner.initial(), train.shard(torch.tensor([4])), rnd, keys[4:5], None).updates
+    assert (alone[0] - together[4]).abs().max() < 1e-12
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_model_that_does_not_fit_the_data_is_named() -> None:
+    with pytest.raises(UsageError, match="does not train on one example"):
+        hush.simulate(hush.methods.fedavg(), make_task(model=nn.Linear(7, 3)), rounds=1, cohort=6)
+
+
+def test_losses_must_answer_per_example() -> None:
+    task = make_task(loss=F.cross_entropy)
+    with pytest.raises(UsageError, match="one value per example"):
+        hush.simulate(hush.methods.fedavg(), task, rounds=1, cohort=6)
+    hush.simulate(hush.methods.fedavg(), make_task(loss=nn.CrossEntropyLoss()), rounds=1, cohort=6)
+
+
+def test_a_model_without_trainable_parameters() -> None:
+    with pytest.raises(UsageError, match="no trainable parameter"):
+        FlatModel(nn.Linear(2, 2).requires_grad_(False), cross_entropy)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"lr": 0.0}, {"lr": -1.0}, {"batch_size": 0}, {"epochs": 0}, {"epochs": None}, {"epochs": 1, "steps": 1},
+        {"momentum": 1.0}, {"decay": 0.0}, {"prox": -1.0}, {"every": 0}, {"lr": float("nan")},
+    ],
+)  # fmt: skip
+def test_bad_settings(bad: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        Sgd(**bad)  # type: ignore[arg-type]

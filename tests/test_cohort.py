@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hush import Bounded, FixedSize, Poisson, UsageError
+from hush.privacy.secret import Secret
+
+SECRET = Secret(b"s" * 32)
+
+
+def test_poisson_takes_each_client_with_the_stated_probability() -> None:
+    rounds, n, size = 400, 500, 50
+    counts = torch.zeros(n)
+    sizes = []
+    for t in range(rounds):
+        ids, _ = Poisson(size).draw(t, n, {}, SECRET)
+        counts[ids] += 1
+        sizes.append(len(ids))
+    rate = size / n
+    assert abs(counts.mean() / rounds - rate) < 5 * math.sqrt(rate * (1 - rate) / (n * rounds))
+    assert counts.std() == pytest.approx(math.sqrt(rounds * rate * (1 - rate)), rel=0.15)
+    # the size itself is binomial, not fixed
+    assert torch.tensor(sizes, dtype=torch.float).std() == pytest.approx(math.sqrt(n * rate * (1 - rate)), rel=0.2)
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 100))
+def test_fixed_size_takes_exactly_so_many(size: int, extra: int, index: int) -> None:
+    ids, _ = FixedSize(size).draw(index, size + extra, {}, SECRET)
+    assert len(ids) == size == len(set(ids.tolist()))
+    assert ids.tolist() == sorted(ids.tolist())
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 4), st.integers(5, 40))
+def test_bounded_never_exceeds_its_cap_and_one_client_moves_no_other(cap: int, n: int) -> None:
+    cohort = Bounded(n / 2, participations=cap)
+    state, taken, fewer_state = cohort.init(n), torch.zeros(n), cohort.init(n - 1)
+    for t in range(20):
+        ids, state = cohort.draw(t, n, state, SECRET)
+        taken[ids] += 1
+        # the last client gone: the others' schedule is the same as long as their probability is
+        same = Bounded(cohort.size * (n - 1) / n, participations=cap)
+        others, fewer_state = same.draw(t, n - 1, fewer_state, SECRET)
+        assert others.tolist() == [i for i in ids.tolist() if i != n - 1]
+    assert taken.max() <= cap
+
+
+def test_draws_depend_on_the_secret_and_the_round_alone() -> None:
+    first, _ = Poisson(20).draw(4, 100, {}, SECRET)
+    torch.manual_seed(0)
+    again, _ = Poisson(20).draw(4, 100, {}, SECRET)
+    other, _ = Poisson(20).draw(4, 100, {}, Secret(b"t" * 32))
+    later, _ = Poisson(20).draw(5, 100, {}, SECRET)
+    assert torch.equal(first, again)
+    assert first.tolist() != other.tolist()
+    assert first.tolist() != later.tolist()
+
+
+@pytest.mark.parametrize("cohort", [Poisson(11), Poisson(0), FixedSize(11), FixedSize(2.5), Bounded(2, 0)])
+def test_impossible_cohorts_are_refused(cohort: Poisson) -> None:
+    with pytest.raises(UsageError):
+        cohort.check(10)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hush import Bound, Round, UsageError
+from hush.transforms import Clip
+
+RND = Round(0, 0, 1.0)
+rows = st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=3), min_size=1, max_size=5)
+
+
+def clip(x: torch.Tensor, norm: float) -> torch.Tensor:
+    return Clip(norm).encode(x, RND, torch.arange(len(x)), None)
+
+
+@given(rows, st.floats(1e-3, 1e3))
+def test_no_row_exceeds_the_norm_and_direction_stays(values: list[list[float]], norm: float) -> None:
+    x = torch.tensor(values, dtype=torch.float32)
+    y = clip(x, norm)
+    assert bool((y.double().norm(dim=1) <= norm).all())
+    for before, after in zip(x.double(), y.double(), strict=True):
+        small = before.norm() <= norm * (1 - 2**-20)
+        if small:
+            assert torch.equal(before, after)
+        else:
+            assert torch.allclose(after, before * (after.norm() / before.norm()), rtol=1e-5, atol=1e-30)
+            assert float(after.norm()) == pytest.approx(norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_row_that_is_not_finite_contributes_zero_and_spoils_no_other(bad: float) -> None:
+    x = torch.tensor([[1.0, 0.0], [bad, 1.0], [0.0, 3.0]])
+    y = clip(x, 2.0)
+    assert y[1].tolist() == [0.0, 0.0]
+    assert y[0].tolist() == [1.0, 0.0]
+    assert y[2].norm() <= 2.0
+
+
+def test_huge_rows_do_not_overflow_to_zero_or_past_the_bound() -> None:
+    x = torch.full((1, 4), 3e38)
+    assert float(clip(x, 1.0).double().norm()) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_a_million_float32_entries_stay_inside() -> None:
+    x = torch.randn(2, 1_000_000, generator=torch.Generator().manual_seed(0)) * 50
+    assert bool((clip(x, 1.0).double().norm(dim=1) <= 1.0).all())
+
+
+def test_bound_and_refusals() -> None:
+    assert Clip(2.0).bound(Bound()).l2 == 2.0
+    assert Clip(2.0).bound(Bound(0.5)).l2 == 0.5
+    for norm in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(UsageError):
+            Clip(norm)
