@@ -23,7 +23,7 @@ lint: $(VENV)/.ready
 	$(BIN)/mypy
 
 docs: $(VENV)/.ready
-	$(BIN)/python docs/build.py
+	$(BIN)/pdoc --output-directory site hush
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench/simulation.py

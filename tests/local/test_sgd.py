@@ -195,6 +195,19 @@ def test_batch_norm_is_refused_with_its_replacement(norm: nn.Module) -> None:
         hush.simulate(hush.methods.fedavg(), task, rounds=1, cohort=6)
 
 
+def test_a_frozen_backbone_may_hold_batch_norm_and_its_statistics_stay() -> None:
+    backbone = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
+    with torch.no_grad():
+        backbone(torch.randn(50, 6) + 3)  # statistics of some pretraining
+    backbone.requires_grad_(False)
+    task = make_task(model=nn.Sequential(backbone, nn.Linear(5, 3)))
+    result = hush.simulate(hush.methods.fedavg(lr=0.5), task, rounds=2, cohort=6)
+    assert result.parameters == 18
+    for name, value in task.model.state_dict().items():
+        if name.startswith("0."):
+            assert torch.equal(result.state_dict[name], value), name
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()

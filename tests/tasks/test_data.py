@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -167,7 +168,7 @@ def test_damaged_files_are_never_used(small_mnist: Path, damage: object, said: s
 class Server(http.server.BaseHTTPRequestHandler):
     content = bytes(range(256)) * 2000
     breaks_after: int | None = None
-    ranges: list[str | None] = []
+    ranges: ClassVar[list[str | None]] = []
 
     def do_GET(self) -> None:
         asked = self.headers.get("Range")

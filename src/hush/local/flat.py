@@ -55,7 +55,7 @@ class FlatModel:
         self._shapes = [p.shape for p in trainable.values()]
         self._sizes = [p.numel() for p in trainable.values()]
         self._start = torch.cat([p.detach().reshape(-1) for p in trainable.values()])
-        refuse_batch_statistics(self.module)
+        self._frozen_norms = refuse_batch_statistics(self.module)
         self.vectorised, self._slow_layers = True, False
         self._one = grad_and_value(self._keyed_loss)
         self._all = vmap(self._one)
@@ -85,6 +85,8 @@ class FlatModel:
         `params[clients, d]`, `x[clients, batch, ...]`, `y[clients, batch, ...]`, `weight[clients, batch]` (zero: a padded row).
         """
         self.module.train()
+        for norm in self._frozen_norms:
+            norm.eval()
         if self.vectorised and len(params) == 1:  # a lone client needs no vmap: half the time for convolutions on a CPU
             gradient, loss = self._one(params[0], x[0], y[0], weight[0], keys[0])
             return gradient[None], loss[None]
@@ -120,7 +122,7 @@ class FlatModel:
         elif self._slow_layers:
             warnings.warn("PyTorch has no vectorised form of a layer of this model and loops over clients inside it.", stacklevel=2)
 
-    def _try_alone(self, inputs: tuple[Tensor, ...], keys: Tensor) -> None:
+    def _try_alone(self, inputs: tuple[Tensor, Tensor, Tensor, Tensor], keys: Tensor) -> None:
         try:
             self.gradients(*inputs, keys)
         except UsageError:
@@ -212,16 +214,25 @@ def _dropout(key: Tensor, spatial: int, input: Tensor, p: float = 0.5, training:
     return input * keep / (1.0 - p) if p < 1.0 else input * 0.0
 
 
-def refuse_batch_statistics(module: nn.Module) -> None:
-    """BatchNorm mixes the examples of a batch and carries un-noised statistics of clients' data out of the pipeline."""
+def refuse_batch_statistics(module: nn.Module) -> list[nn.Module]:
+    """BatchNorm mixes the examples of a batch and carries un-noised statistics of clients' data out of the pipeline.
+
+    One that is frozen (no parameter of it trains, as in a pretrained backbone) is a fixed function: it is returned, to be kept
+    in evaluation mode.
+    """
+    frozen: list[nn.Module] = []
     for name, layer in module.named_modules():
-        frozen = not layer.training and all(not p.requires_grad for p in layer.parameters())
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not frozen:
-            channels = layer.num_features
-            raise UsageError(
-                f"Layer '{name or type(layer).__name__}' is {type(layer).__name__}: its running statistics would leave the "
-                f"clients un-noised. Replace it with torch.nn.GroupNorm(num_groups, {channels})."
-            )
+        if not isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            continue
+        trains = [p.requires_grad for p in layer.parameters()]
+        if layer.track_running_stats and (not any(trains) if trains else not layer.training):
+            frozen.append(layer)
+            continue
+        raise UsageError(
+            f"Layer '{name or type(layer).__name__}' is {type(layer).__name__}: it mixes the examples of a batch, and its running "
+            f"statistics would leave the clients un-noised. Replace it with torch.nn.GroupNorm(num_groups, {layer.num_features})."
+        )
+    return frozen
 
 
 def _is_classification(outputs: Tensor, targets: Tensor) -> bool:

@@ -39,7 +39,7 @@ class Plan:
 
 ASSUMPTIONS = (
     "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds",
-    "nobody else learns who took part in a round",
+    "nobody else learns who took part in a round, and the rate or size of cohorts was fixed beforehand",
     "nobody exploits the rounding of floating-point noise (fast noise: fit for research, not for adversaries)",
 )
 
