@@ -125,6 +125,23 @@ def test_compare_gives_one_table_and_one_plot(capsys: pytest.CaptureFixture[str]
     assert len(json.loads((tmp_path / "c" / "compare.json").read_text())["methods"]) == 3
 
 
+def test_a_comparison_that_broke_off_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = [*FAST, "--epsilon", "8", "--out", str(tmp_path / "c")]
+    code, out, _ = hush(capsys, "compare", "fedavg", "dp-fedavg", *flags, "--json")
+    assert code == 0
+    for name in ("compare.json", "dp-fedavg/result.json"):
+        (tmp_path / "c" / name).unlink()
+    code, _, err = hush(capsys, "compare", "fedavg", "dp-fedavg", *flags)
+    assert code == 2
+    assert "already holds a run" in err
+    code, again, _ = hush(capsys, "run", "--resume", str(tmp_path / "c"), "--json")
+    assert code == 0
+    assert [m["test_accuracy"] for m in json.loads(again)["methods"]] == [m["test_accuracy"] for m in json.loads(out)["methods"]]
+    (tmp_path / "c" / "config.json").write_text('{"specs": 3}')
+    code, _, err = hush(capsys, "run", "--resume", str(tmp_path / "c"))
+    assert (code, "not what a run of Hush writes" in err) == (2, True)
+
+
 def test_dry_run_trains_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, _ = hush(capsys, "run", "fed-smp-top-k", "--noise", "1.0", "--dry-run", "--json")
@@ -186,6 +203,7 @@ BAD = {
     "run --public 0": "public examples",
     "run --device tpu9": "device",
     "compare fedavg nope": "no method",
+    "compare fedavg fedavg": "two methods or more",
     "epsilon --noise 1": "--cohort",
     "epsilon --noise 1 --cohort 9 --clients 3 --rounds 1": "cohort of 9 out of 3",
     "epsilon --noise 1 --cohort 1 --clients 3 --rounds 1 --relation foo": "no relation",

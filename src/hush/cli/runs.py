@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from hush.engines.result import Result
 from hush.engines.run import Run
 from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
-from hush.errors import UsageError
+from hush.errors import DataError, UsageError
 from hush.experiment import Experiment, Spec, resolve
 from hush.report.seeds import over_seeds
 from hush.report.tables import comparison
@@ -44,41 +45,50 @@ def run(
 @takes_flags
 def compare(methods: Annotated[list[str], typer.Argument(help="Two or more methods.")], *, flags: RunFlags) -> None:
     """Train several methods on the same task: one table, one plot. A setting goes to the methods that take it."""
-    specs = [flags.spec(name, shared=methods) for name in dict.fromkeys(methods)]
+    names = list(dict.fromkeys(methods))
+    if len(names) < 2:
+        raise UsageError("A comparison needs two methods or more; hush run trains one.")
+    specs = [flags.spec(name, shared=names) for name in names]
     experiments = [resolve(spec, lenient=True) for spec in specs]
     if flags.dry_run:
         _dry_run(experiments, flags.data_dir, flags.json)
         return
-    folder = _empty_folder(flags.out, "compare")
-    rows, curves, last = [], {}, {}
-    with _kept(folder.path, again="hush compare with the same flags and --out"):
+    _compare(specs, flags.seeds, _empty_folder(flags.out, "compare"), flags.data_dir, flags.json)
+
+
+def _compare(specs: list[Spec], seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
+    rows, curves, first = [], {}, {}
+    with _kept(folder.path):
         for spec in specs:
-            results = _all_seeds(spec, flags.seeds, RunDir(folder.path / spec.method), flags.data_dir, lenient=True)
+            own = RunDir(folder.path / spec.method)
+            results = _all_seeds(spec, seeds, own, data_dir, top=(folder, _config(specs, seeds, data_dir)))
             rows.append(over_seeds(results))
-            curves[spec.method], last[spec.method] = results[0].history, results[0]
+            curves[spec.method], first[spec.method] = results[0].history, results[0]
     folder.write_json("compare.json", {"methods": rows})
     picture = _plot(folder, curves, f"{rows[0]['model']} on {rows[0]['data']}")
-    if flags.json:
+    if as_json:
         print_json({"methods": rows, "plot": picture})
         return
     out().print(comparison(rows))
-    final, beside = last[specs[-1].method], last.get("dp-fedavg")
+    final, beside = first[specs[-1].method], first.get("dp-fedavg")
     print(f"{final.method}: {final.sentence(beside if beside is not final else None)}.")
     say(f"Everything is in {folder.path}" + (f"; the picture is {picture}" if picture else ""))
 
 
-def _config(spec: Spec, seeds: int, data_dir: Path | None) -> dict[str, Any]:
-    return {"spec": spec.model_dump(), "seeds": seeds, "data_dir": str(data_dir.resolve()) if data_dir else None}
+def _config(specs: list[Spec], seeds: int, data_dir: Path | None) -> dict[str, Any]:
+    """What `--resume` needs to go on: one method, or the several of a comparison."""
+    place = str(data_dir.resolve()) if data_dir else None
+    return {"specs": [spec.model_dump() for spec in specs], "seeds": seeds, "data_dir": place}
 
 
 def _empty_folder(given: Path | None, name: str) -> RunDir:
-    """The folder asked for, or a new one under runs/. A comparison that broke off may go on in its own."""
+    """The folder asked for, or a new one under runs/."""
     if given is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         tries = (Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
         given = next(path for path in tries if not path.exists())
     folder = RunDir(given)
-    if folder.started or (given / "compare.json").exists():
+    if folder.started:
         raise UsageError(f"{given} already holds a run: use hush run --resume {given}, or another --out.")
     return folder
 
@@ -88,13 +98,20 @@ def _resume(path: Path, as_json: bool) -> None:
         raise UsageError(f"There is no run directory {path}.")
     folder = RunDir(path)
     config = folder.read_json("config.json")
-    spec = Spec.read(config["spec"], f" in {path / 'config.json'}")
-    _run_seeds(spec, config["seeds"], folder, Path(config["data_dir"]) if config["data_dir"] else None, as_json)
+    try:
+        specs = [Spec.read(spec, f" in {path / 'config.json'}") for spec in config["specs"]]
+        seeds, data_dir = int(config["seeds"]), Path(config["data_dir"]) if config["data_dir"] else None
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{path / 'config.json'} is not what a run of Hush writes.") from None
+    if len(specs) == 1:
+        _run_seeds(specs[0], seeds, folder, data_dir, as_json)
+    else:
+        _compare(specs, seeds, folder, data_dir, as_json)
 
 
 def _run_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
-    with _kept(folder.path, again=f"hush run --resume {folder.path}"):
-        results = _all_seeds(spec, seeds, folder, data_dir)
+    with _kept(folder.path):
+        results = _all_seeds(spec, seeds, folder, data_dir, top=(folder, _config([spec], seeds, data_dir)))
     value = over_seeds(results)
     if seeds > 1:
         folder.write_json("result.json", value)
@@ -109,8 +126,8 @@ def _run_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, as
     say(f"Everything is in {folder.path}")
 
 
-def _all_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, lenient: bool = False) -> list[Result]:
-    """One run a seed; a run that is already complete is read back instead of repeated."""
+def _all_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, top: tuple[RunDir, dict[str, Any]]) -> list[Result]:
+    """One run a seed; a run that is already complete is read back instead of repeated. `top` is what to resume from."""
     results = []
     for i in range(seeds):
         own = spec.model_copy(update={"seed": spec.seed + i})
@@ -118,10 +135,10 @@ def _all_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, le
         if place.finished:
             results.append(_read_back(place))
             continue
-        experiment = resolve(own, lenient)
+        experiment = resolve(own, lenient=folder is not top[0])
         ready = experiment.set_up(experiment.task(data_dir))
-        if not folder.started:  # from here on there is something to resume
-            folder.write_json("config.json", _config(spec, seeds, data_dir))
+        if not top[0].started:  # everything was checked: from here on there is something to resume
+            top[0].write_json("config.json", top[1])
         results.append(_one(ready, place, spec.method if seeds == 1 else f"{spec.method} seed {own.seed}"))
     return results
 
@@ -164,18 +181,15 @@ def _read_back(folder: RunDir) -> Result:
     return Result(**value | {"notes": tuple(value["notes"])}, guarantee=guarantee, history=history)
 
 
-class _kept:  # noqa: N801  # reads as a word: with _kept(path, ...)
-    """Say where the work is when Ctrl-C or an error ends it."""
-
-    def __init__(self, path: Path, again: str) -> None:
-        self.path, self.again = path, again
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is KeyboardInterrupt:
-            say(f"Interrupted; what was done is in {self.path}. Go on with: {self.again}")
+@contextmanager
+def _kept(path: Path) -> Iterator[None]:
+    """Say where the work is when Ctrl-C ends it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if RunDir(path).started:
+            say(f"Interrupted; what was done is kept. Go on with: hush run --resume {path}")
+        raise
 
 
 def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool) -> None:
