@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hush import Bound, Round, Transform, UsageError, Wire, chain
-from hush.core import Public, State, scope, within
+from hush.core import Public, State, bound_after, scope, within
 from hush.privacy.secret import Secret
 from hush.transforms import Clip, Gaussian, RandK
 
@@ -56,7 +56,17 @@ def test_the_identity_is_the_default() -> None:
 
 def test_a_transform_that_states_no_bound_has_none() -> None:
     """Forgetting `bound` must never pass a clip's promise on to what is no longer clipped."""
-    assert math.isinf(Affine(2.0, 0.0).bound(Bound(1.0)).l2)
+    assert math.isinf(bound_after(Affine(2.0, 0.0), Bound(1.0)).l2)
+
+    class Louder(Clip):
+        """Inherits Clip's promise about an encode that it replaces."""
+
+        def encode(self, x: torch.Tensor, rnd: Round, keys: torch.Tensor, public: Public) -> torch.Tensor:
+            return 100 * super().encode(x, rnd, keys, public)
+
+    assert math.isinf(bound_after(Louder(1.0), Bound(1.0)).l2)
+    with pytest.raises(UsageError, match="Louder changes the updates"):
+        chain(Louder(1.0), Gaussian(1.0))
     with pytest.raises(UsageError, match="Affine changes the updates and states no bound"):
         chain(Clip(1.0), Affine(2.0, 0.0), Gaussian(1.0))
 

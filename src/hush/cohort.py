@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from hush.core import State
@@ -31,6 +32,10 @@ class Cohort:
 
     def init(self, clients: int) -> State:
         return {}
+
+    def expected_participations(self, rounds: int, clients: int) -> float:
+        """How often a client takes part in so many rounds, on average."""
+        return rounds * self.size / clients
 
     def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
         """The ids that take part in round `index`, ascending."""
@@ -75,11 +80,16 @@ class Bounded(Cohort):
 
     def check(self, clients: int) -> None:
         super().check(clients)
-        if self.participations < 1:
-            raise UsageError(f"participations must be at least 1, not {self.participations}.")
+        if self.participations < 1 or self.participations != int(self.participations):
+            raise UsageError(f"participations must be a whole number of at least 1, not {self.participations:g}.")
 
     def init(self, clients: int) -> State:
         return {"taken": torch.zeros(clients, dtype=torch.int64)}
+
+    def expected_participations(self, rounds: int, clients: int) -> float:
+        """E[min(participations, Binomial(rounds, size/clients))]."""
+        counts = range(min(self.participations, rounds))
+        return float(sum(stats.binom.sf(j, rounds, self.size / clients) for j in counts))
 
     def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
         taken = state["taken"]

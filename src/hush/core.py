@@ -119,18 +119,25 @@ class Transform:
         return 0
 
     def bound(self, incoming: Bound) -> Bound:
-        """The sensitivity after this step, given the one before it.
-
-        A transform that changes updates and does not say what that does to their norm has no bound.
-        """
-        if type(self).encode is not Transform.encode:
-            name = type(self).__name__
-            return Bound(reason=f"{name} changes the updates and states no bound")
+        """The sensitivity after this step, given the one before it. Ask `bound_after`, which checks that it is stated."""
         return incoming
 
     def after(self, incoming: Bound) -> Transform:
         """This step, told the bound of what reaches it; noise takes its scale from here, never from the user."""
         return self
+
+
+def bound_after(part: Transform, incoming: Bound) -> Bound:
+    """The bound that holds after `part`. One that changes updates and does not itself say what that does to their norm has none.
+
+    A class inherits no promise about an `encode` that it overrides.
+    """
+    kinds = type(part).__mro__
+    encodes = next(i for i, kind in enumerate(kinds) if "encode" in vars(kind))
+    states = next(i for i, kind in enumerate(kinds) if "bound" in vars(kind))
+    if encodes < states:
+        return Bound(reason=f"{type(part).__name__} changes the updates and states no bound")
+    return part.bound(incoming)
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,7 @@ class Chain(Transform):
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         after: dict[str, Tensor] = {}
         for i, part in reversed(list(enumerate(self.parts))):
-            total, own = part.decode(total, within(str(i), state), rnd, public[i], secret)
+            total, own = part.decode(total, within(str(i), state), rnd, public[i], secret.part(str(i)))
             after |= scope(str(i), own)
         return total, after
 
@@ -180,7 +187,7 @@ class Chain(Transform):
 
     def bound(self, incoming: Bound) -> Bound:
         for part in self.parts:
-            incoming = part.bound(incoming)
+            incoming = bound_after(part, incoming)
         return incoming
 
 
@@ -195,8 +202,10 @@ def chain(*parts: Transform) -> Chain:
     told: list[Transform] = []
     bound = Bound()
     for part in flat:
+        if part.needs_public and Chain(tuple(told)).wire(Wire(1000)) != Wire(1000):
+            raise UsageError(f"{type(part).__name__} must come before what shortens updates: its mask is over the whole model.")
         told.append(part.after(bound))
-        bound = told[-1].bound(bound)
+        bound = bound_after(told[-1], bound)
     return Chain(tuple(told))
 
 
@@ -247,6 +256,10 @@ class Method:
     server: ServerUpdate
     claim: Callable[[Plan, float], float | None] | None = field(default=None, compare=False)
     """The epsilon that the paper itself would print, for a plan and a delta; never ours."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pipeline, Chain):
+            object.__setattr__(self, "pipeline", chain(self.pipeline))
 
     def init(self, params: Tensor) -> State:
         """The server's state before the first round."""

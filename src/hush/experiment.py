@@ -150,7 +150,7 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
     rounds = spec.rounds if spec.rounds is not None else entry.rounds
     if clients < 1:
         raise UsageError(f"clients must be at least 1, not {clients}.")
-    cohort = make_cohort(spec.sampling, spec.cohort or min(entry.cohort, clients), spec.participations)
+    cohort = make_cohort(spec.sampling, spec.cohort if spec.cohort is not None else min(entry.cohort, clients), spec.participations)
     cohort.check(clients)
     budget = _budget(spec, method, lenient)
     public = spec.public if spec.public is not None else (entry.public if method.pipeline.needs_public else 0)

@@ -192,7 +192,7 @@ BAD = {
     "run dp-fedavg --noise -1": "noise must be a positive number",
     "run dp-fedavg --epsilon -1": "epsilon must be a positive number",
     "run --delta 2": "delta must lie between",
-    "run --rounds 0": "rounds must be at least 1",
+    "run --rounds 0": "rounds must be a whole number of at least 1",
     "run --rounds many": "--rounds",
     "run --partition foo": "no partition",
     "run --clients 5000": "cannot be split",
@@ -202,6 +202,10 @@ BAD = {
     "run --seeds 0": "seeds must be at least 1",
     "run --public 0": "public examples",
     "run --device tpu9": "device",
+    "run --device mps": "device",
+    "run --delta 0": "delta must lie between",
+    "run --cohort 0": "cohort of 0",
+    "epsilon --noise 0.01 --cohort 100 --clients 6000 --rounds 1 --sampling fixed --relation replace-one": "Raise the noise",
     "compare fedavg nope": "no method",
     "compare fedavg fedavg": "two methods or more",
     "epsilon --noise 1": "--cohort",
@@ -232,6 +236,7 @@ def test_damaged_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         ("method = ", "not valid TOML"),
         ("metod = 'fedavg'", "did you mean 'method'"),
         ("rounds = 'x'", "rounds in"),
+        ("set = 5", "must be a table"),
         ("[set]\nratioo = 1", "did you mean 'ratio'"),
     ):
         config.write_text(text)
@@ -266,7 +271,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_progress_shows_accuracy_epsilon_and_bytes() -> None:
     record = {"validation_accuracy": 0.5, "test_accuracy": None, "epsilon": 1.234, "uplink_bytes_per_client": 2e6}
-    assert figures(record) == "validation 50.0%  eps 1.23  2 MB"
+    assert figures(record) == "validation 50.0%  eps 1.24  2 MB"
 
 
 LONG = ["--rounds", "2000", "--clients", "60", "--cohort", "12", "--noise", "30", "--model", "logistic"]

@@ -28,7 +28,7 @@ def plain_loop(task: hush.Task, local: Sgd, rnd: Round, keys: torch.Tensor) -> t
     """What any PyTorch user would write: one client after the other, torch.optim.SGD, mini-batches in the same order."""
     train = task.placed_train("cpu", F64)
     ids = torch.arange(train.count)
-    batches = local.batches(train.shard(ids), keys)
+    batches = list(local.schedule(train.shard(ids), keys))
     updates = []
     for i in range(train.count):
         model = copy.deepcopy(task.model).to(F64)
@@ -36,10 +36,10 @@ def plain_loop(task: hush.Task, local: Sgd, rnd: Round, keys: torch.Tensor) -> t
         optimizer = torch.optim.SGD(
             model.parameters(), lr=local.lr * local.decay ** (rnd.index // local.every), momentum=local.momentum
         )
-        for step in range(batches.rows.shape[0]):
-            if not batches.live[step, i]:
+        for batch in batches:
+            if not batch.live[i]:
                 continue
-            rows = batches.rows[step, i][batches.real[step, i]]
+            rows = batch.rows[i][batch.real[i]]
             loss = F.cross_entropy(model(train.x[rows]), train.y[rows])
             for p, q in zip(model.parameters(), start.parameters(), strict=True):
                 loss = loss + local.prox / 2 * (p - q.detach()).square().sum()
@@ -99,19 +99,19 @@ def test_a_lone_client_trains_as_it_does_in_a_cohort() -> None:
 def test_every_epoch_visits_every_example_once_in_a_fresh_order() -> None:
     task = make_task(sizes=(7, 3, 12))
     train = task.placed_train("cpu", F64)
-    batches = Sgd(batch_size=2, epochs=2).batches(train.shard(torch.arange(3)), keys_of(0, torch.arange(3)))
+    batches = list(Sgd(batch_size=2, epochs=2).schedule(train.shard(torch.arange(3)), keys_of(0, torch.arange(3))))
     starts = [0, 7, 10]
     for i, size in enumerate((7, 3, 12)):
         per_epoch = math.ceil(size / 2)
         orders = []
         for epoch in range(2):
-            steps = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
-            rows = batches.rows[steps, i][batches.real[steps, i]]
+            own = batches[epoch * per_epoch : (epoch + 1) * per_epoch]
+            rows = torch.cat([batch.rows[i][batch.real[i]] for batch in own])
             assert sorted(rows.tolist()) == list(range(starts[i], starts[i] + size))
             orders.append(rows.tolist())
         if size > 3:
             assert orders[0] != orders[1]
-        assert not batches.live[2 * per_epoch :, i].any()
+        assert not any(batch.live[i] for batch in batches[2 * per_epoch :])
 
 
 def test_padding_never_reads_another_client() -> None:
@@ -126,14 +126,16 @@ def test_padding_never_reads_another_client() -> None:
     assert updates[1].isnan().all()
 
 
-def test_a_client_without_examples_contributes_zero() -> None:
-    task = make_task(sizes=(0, 4))
+@pytest.mark.parametrize("local", [Sgd(epochs=1), Sgd(epochs=None, steps=3)])
+def test_a_client_without_examples_contributes_zero_and_reads_nobody(local: Sgd) -> None:
+    task = make_task(sizes=(0, 4, 0))
     learner = task.learner()
     train = task.placed_train("cpu", torch.float32)
-    shard = train.shard(torch.arange(2))
-    trained = Sgd(epochs=1)(learner, learner.initial(), shard, Round(0, 0, 1.0), keys_of(0, torch.arange(2)), None)
-    assert trained.updates[0].abs().max() == 0.0
+    trained = local(learner, learner.initial(), train.shard(torch.arange(3)), Round(0, 0, 1.0), keys_of(0, torch.arange(3)), None)
+    assert trained.updates[[0, 2]].abs().max() == 0.0
     assert trained.updates[1].abs().max() > 0.0
+    nobody = local(learner, learner.initial(), train.shard(torch.tensor([0])), Round(0, 0, 1.0), keys_of(0, torch.arange(1)), None)
+    assert nobody.updates.abs().max() == 0.0
 
 
 class Droppy(nn.Module):
@@ -263,6 +265,90 @@ def test_a_model_with_its_own_randomness_is_keyed_by_client_too() -> None:
     alone = local(learner, learner.initial(), train.shard(torch.tensor([4])), rnd, keys[4:5], None).updates
     assert (alone[0] - together[4]).abs().max() < 1e-12
     assert torch.equal(before, torch.get_rng_state())
+
+
+class Standardised(nn.Linear):
+    """Looks at its whole batch without a buffer: padding would change it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward((x - x.mean(0)) / (x.std(0, correction=0) + 1.0))
+
+
+class Sideways(nn.Module):
+    """Dropout over a tensor whose first axis is not the batch: its mask would change with padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 9), nn.Linear(9, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(F.dropout(self.a(x).T, 0.5, self.training).T)
+
+
+@pytest.mark.parametrize("model", [Standardised(6, 3), Sideways()])
+def test_a_clients_row_never_depends_on_the_size_of_its_neighbours(model: nn.Module) -> None:
+    """Where the examples of a batch affect each other, clients are trained one by one, without padding."""
+    task = make_task(sizes=(3, 10, 2), model=model)
+    learner, train = task.learner(dtype=F64), task.placed_train("cpu", F64)
+    with pytest.warns(UserWarning, match="affect each other"):
+        learner.probe(train.x, train.y)
+    local, rnd, keys = Sgd(lr=0.1, batch_size=10, epochs=2), Round(0, 0, 3.0), keys_of(3, torch.arange(3))
+    together = local(learner, learner.initial(), train.shard(torch.arange(3)), rnd, keys, None).updates
+    for i in range(3):
+        alone = local(learner, learner.initial(), train.shard(torch.tensor([i])), rnd, keys[i : i + 1], None).updates
+        assert (alone[0] - together[i]).abs().max() < 1e-12
+
+
+class InPlace(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen.mul_(0.9).add_(0.1 * x.mean(0).detach())
+        return super().forward(x)
+
+
+class Assigned(InPlace):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen = 0.9 * self.seen + 0.1 * x.mean(0).detach()
+        return nn.Linear.forward(self, x)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        InPlace(),
+        Assigned(),
+        nn.Sequential(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten(), nn.Linear(6, 3)),
+        nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3)),
+    ],
+)
+def test_statistics_that_training_gathers_are_refused(model: nn.Module) -> None:
+    """A buffer would leave the clients un-noised, and carry one client's data into the next one's training."""
+    with pytest.raises(UsageError, match="changes the buffer"):
+        hush.simulate(hush.methods.dp_fedavg(noise=1.0), make_task(model=model), rounds=1, cohort=6)
+
+
+def test_tied_weights_come_back_trained_under_all_their_names() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 3))
+    model[2].weight = model[0].weight
+    task = make_task(model=model)
+    result = hush.simulate(hush.methods.fedavg(lr=0.5), task, rounds=3, cohort=6)
+    assert torch.equal(result.state_dict["0.weight"], result.state_dict["2.weight"])
+    assert not torch.equal(result.state_dict["0.weight"], model[0].weight)
+    assert result.parameters == 36 + 6 + 6 + 21
+
+
+def test_a_model_that_is_nan_from_the_start_is_refused() -> None:
+    class Nan(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * math.nan
+
+    with pytest.raises(UsageError, match="NaN or infinity on finite examples"):
+        hush.simulate(hush.methods.dp_fedavg(noise=1.0), make_task(model=Nan(6, 3)), rounds=3, cohort=6)
 
 
 def test_a_model_that_does_not_fit_the_data_is_named() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hush import Bounded, Budget, FixedSize, NoGuarantee, Plan, Poisson, UsageError, account, calibrate
 from hush.cohort import Cohort
 from hush.privacy.accountant import QUICK_STEP, rounds_within, spent
-from hush.privacy.guarantee import Relation, default_delta
+from hush.privacy.guarantee import Relation, Unit, View, at_least, default_delta
 
 DELTA = 6000**-1.1
 PAPER = Plan(1.4, 1.0, Poisson(100), 6000, 180)
@@ -115,6 +115,40 @@ def test_bad_values_are_refused() -> None:
 
     with pytest.raises(NoGuarantee, match="no proved accounting"):
         account(replace(PAPER, cohort=Unknown(100)), DELTA)
+
+
+def test_views_and_units_that_are_not_proved_are_refused() -> None:
+    for change in ({"view": View.SECAGG}, {"view": View.MESSAGES}, {"unit": Unit.RECORD}):
+        with pytest.raises(NoGuarantee):
+            account(replace(PAPER, **change), DELTA)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize("noise", [0.2, 0.07, 0.05, 0.01])
+def test_hardly_any_noise_is_a_large_number_or_a_refusal(relation: Relation, noise: float) -> None:
+    plan = Plan(noise, 1.0, FixedSize(100), 6000, 1, relation)
+    try:
+        epsilon = account(plan, DELTA).epsilon
+    except NoGuarantee:
+        epsilon = math.inf
+    assert epsilon > 50
+
+
+def test_half_a_participation_does_not_exist() -> None:
+    with pytest.raises(UsageError, match="whole number"):
+        replace(PAPER, cohort=Bounded(100, 1.9))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="whole number"):
+        replace(PAPER, rounds=2.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(7.989, 3, "7.99"), (7.981, 3, "7.99"), (3.2142, 3, "3.22"), (0.02354, 3, "0.0236"), (12.41, 3, "12.5"), (123.4, 3, "124"),
+     (1.3732e-3, 2, "0.0014"), (6.98e-5, 2, "7.0e-05"), (1e-5, 2, "1.0e-05"), (2.0, 3, "2.00"), (0.0, 3, "0"), (1234.5, 3, "1240")],
+)  # fmt: skip
+def test_printed_figures_are_rounded_up(value: float, digits: int, text: str) -> None:
+    assert at_least(value, digits) == text
+    assert float(text) >= value * (1 - 1e-9)
 
 
 def test_default_delta_is_below_one_over_n() -> None:

@@ -84,6 +84,25 @@ def test_a_users_transform_must_state_its_bound() -> None:
     plan_of(with_parts(Subtle(), Clip(1.0), Gaussian(1.0, 1.0)), COHORT, 100, 7)
 
 
+def test_what_replaces_the_proved_parts_is_refused() -> None:
+    class Quiet(Gaussian):
+        def decode(
+            self, total: torch.Tensor, state: State, rnd: Round, public: Public, secret: Secret
+        ) -> tuple[torch.Tensor, State]:
+            return total, state
+
+    class Leaky(Method):
+        def finish(self, params: torch.Tensor, total: torch.Tensor, *rest: object) -> tuple[torch.Tensor, State]:  # type: ignore[override]
+            return params - total, {}
+
+    with pytest.raises(NoGuarantee, match="Quiet is not the noise"):
+        plan_of(with_parts(Clip(1.0), Quiet(1.0, 1.0)), COHORT, 100, 7)
+    private = methods.dp_fedavg(noise=1.0)
+    leaky = Leaky("leaky", private.local, private.pipeline, private.server)
+    with pytest.raises(NoGuarantee, match="overrides finish"):
+        plan_of(leaky, COHORT, 100, 7)
+
+
 def test_noise_is_filled_in_once() -> None:
     method = methods.fed_smp_rand_k(clip=0.5)
     assert needs_noise(method)

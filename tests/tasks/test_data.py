@@ -52,8 +52,10 @@ def test_a_task_by_name_keeps_its_parts_apart() -> None:
     assert not clients & rows(task.public[0])  # public examples are really removed from the clients
     assert not clients & rows(task.validation[0])
     again = hush.load_task("digits", clients=300, validation=100, public=120, seed=3)
-    assert task.fingerprint() == again.fingerprint()
-    assert task.fingerprint() != hush.load_task("digits", clients=300, validation=100, public=120, seed=4).fingerprint()
+    assert torch.equal(task.train.x, again.train.x)
+    assert all(torch.equal(a, b) for a, b in zip(task.model.parameters(), again.model.parameters(), strict=True))
+    other = hush.load_task("digits", clients=300, validation=100, public=120, seed=4)
+    assert not torch.equal(task.train.x, other.train.x)
 
 
 @pytest.mark.parametrize("bad", [{"validation": 1500}, {"public": -1}, {"validation": 1000, "public": 500}, {"clients": 1400}])
@@ -102,6 +104,10 @@ def test_clients_must_be_consistent() -> None:
         hush.Clients.of([(torch.zeros(1, 2), torch.zeros(1)), (torch.zeros(3, 2), torch.zeros(2))])
     with pytest.raises(UsageError, match="at least one client"):
         hush.Clients.of([])
+    with pytest.raises(UsageError, match="torch tensors"):
+        hush.Clients.of([(np.zeros((2, 3)), np.zeros(2))])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="differ"):
+        hush.Clients(torch.zeros(5, 2), torch.zeros(5), torch.tensor([3, 3]))
 
 
 def test_idx_files_are_read_and_damage_is_named(tmp_path: Path) -> None:

@@ -51,6 +51,12 @@ def test_a_million_float32_entries_stay_inside() -> None:
     assert bool((clip(x, 1.0).double().norm(dim=1) <= 1.0).all())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_bound_holds_in_every_precision(dtype: torch.dtype) -> None:
+    x = (torch.randn(20, 3000, generator=torch.Generator().manual_seed(0)) * 2).to(dtype)
+    assert bool((clip(x, 1.0).double().norm(dim=1) <= 1.0).all())
+
+
 def test_bound_and_refusals() -> None:
     assert Clip(2.0).bound(Bound()).l2 == 2.0
     assert Clip(2.0).bound(Bound(0.5)).l2 == 0.5

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from scipy import stats
 
-from hush import Round, UsageError, chain
-from hush.core import Chain
+from hush import Round, Transform, UsageError, chain
+from hush.core import Chain, Public, State
 from hush.privacy.secret import Secret
 from hush.transforms import Clip, Gaussian
 
@@ -31,12 +33,34 @@ def test_noise_has_the_stated_scale_and_no_other(total: torch.Tensor) -> None:
         assert chi_square_p(0.7 * wrong) < 1e-4
 
 
+def correlation(a: torch.Tensor, b: torch.Tensor) -> float:
+    return abs(float(torch.corrcoef(torch.stack([a, b]))[0, 1]))
+
+
 def test_noise_is_drawn_once_and_does_not_depend_on_who_came() -> None:
     """An empty cohort's sum is zero; it gets the very noise that a full one gets."""
     pipeline = chain(Clip(0.5), Gaussian(1.4))
     empty = noise_of(pipeline, torch.zeros(DIM, dtype=torch.float64))
     full = noise_of(pipeline, torch.ones(DIM, dtype=torch.float64))
     assert torch.allclose(empty, full, atol=1e-12)
+    assert correlation(empty, noise_of(chain(Clip(0.5), Gaussian(1.4 + 1e-12)), torch.zeros(DIM, dtype=torch.float64))) < 0.03
+
+
+def test_no_other_part_of_a_pipeline_can_repeat_the_noise() -> None:
+    @dataclass(frozen=True)
+    class Thief(Transform):
+        """Draws what it hopes to be the noise, to subtract it."""
+
+        def decode(
+            self, total: torch.Tensor, state: State, rnd: Round, public: Public, secret: Secret
+        ) -> tuple[torch.Tensor, State]:
+            return secret.noise(rnd.index, torch.zeros_like(total), 1.0), state
+
+    pipeline = chain(Thief(), Clip(1.0), Gaussian(1.0))
+    zero = torch.zeros(DIM, dtype=torch.float64)
+    stolen, _ = pipeline.decode(zero, {}, Round(0, 0, 1.0), (None, None, None), Secret(b"k" * 32))
+    alone, _ = pipeline.parts[2].decode(zero, {}, Round(0, 0, 1.0), None, Secret(b"k" * 32).part("2"))
+    assert correlation(stolen, alone) < 0.03
 
 
 def test_rounds_and_keys_give_independent_noise() -> None:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hush import Round, UsageError, Wire
+from hush import Round, UsageError, Wire, chain
 from hush.core import Server
 from hush.local import Sgd
 from hush.privacy.secret import Secret
@@ -62,6 +62,18 @@ def test_masks_are_uniform_over_coordinates() -> None:
     for seed in range(3000):
         hits[RandK(0.25).mask(rnd(seed), 40, torch.device("cpu"))] += 1
     assert float(((hits - 750) ** 2 / 750).sum()) < 40 * 0.75 * 2.2  # chi-square with 39 degrees, scaled by 1 - k/d
+
+
+def test_two_masks_in_a_row_are_independent() -> None:
+    """Each alone is unbiased, so both together must be: coordinate 0 has mean 1, not 1.9."""
+    pipeline = chain(RandK(0.5), RandK(0.5))
+    ones, total = torch.ones(1, 40), torch.zeros(40)
+    for seed in range(2000):
+        encoded = pipeline.encode(ones, rnd(seed), torch.arange(1), (None, None))
+        total += pipeline.decode(encoded[0], pipeline.init(40), rnd(seed), (None, None), SECRET)[0]
+    assert torch.allclose(total / 2000, torch.ones(40), atol=0.2)
+    with pytest.raises(UsageError, match="must come before"):
+        chain(RandK(0.5), TopK(0.5, Sgd()))
 
 
 def test_top_k_takes_the_coordinates_that_move_most_on_public_data() -> None:

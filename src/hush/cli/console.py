@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from hush.privacy.guarantee import at_least
+
 
 def err() -> Console:
     """Words for people."""
@@ -51,6 +53,6 @@ def figures(record: dict[str, Any]) -> str:
             words.append(f"{label} {100 * record[key]:.1f}%")
             break
     if record.get("epsilon") is not None:
-        words.append(f"eps {record['epsilon']:.2f}")
+        words.append(f"eps {at_least(record['epsilon'])}")
     words.append(f"{record['uplink_bytes_per_client'] / 1e6:.3g} MB")
     return "  ".join(words)

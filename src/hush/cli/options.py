@@ -68,7 +68,10 @@ class RunFlags:
         if self.seeds < 1:
             raise UsageError(f"seeds must be at least 1, not {self.seeds}.")
         values: dict[str, Any] = read_toml(self.config) if self.config is not None else {}
-        given = dict(values.pop("set", {})) | parse_settings(self.set or [])
+        given = values.pop("set", {})
+        if not isinstance(given, dict):
+            raise UsageError(f"[set] in {self.config} must be a table of key = value.")
+        given = given | parse_settings(self.set or [])
         typed = {"method": method} | {key: value for key, value in asdict(self).items() if key in Spec.model_fields}
         values |= {key: value for key, value in typed.items() if value is not None and key != "set"}
         for key in [key for key in given if key in Spec.model_fields and key != "set"]:

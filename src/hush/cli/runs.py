@@ -18,6 +18,7 @@ from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
 from hush.errors import DataError, UsageError
 from hush.experiment import Experiment, Spec, resolve
+from hush.privacy.guarantee import at_least
 from hush.report.seeds import over_seeds
 from hush.report.tables import comparison
 
@@ -214,7 +215,11 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
         print_json(rows[0] if len(rows) == 1 else {"methods": rows})
         return
     for row in rows:
-        privacy = "no privacy guarantee" if row["epsilon"] is None else f"eps={row['epsilon']:.2f} at delta={row['delta']:.1e}"
+        privacy = (
+            "no privacy guarantee"
+            if row["epsilon"] is None
+            else f"eps={at_least(row['epsilon'])} at delta={at_least(row['delta'], 2)}"
+        )
         sent, got = row["uplink_bytes_per_client"] / 1e6, row["downlink_bytes_per_client"] / 1e6
         took = row["estimated_seconds"]
         print(

@@ -33,9 +33,8 @@ class Recorder:
     figures: dict[str, float | int | None] = field(default_factory=dict)
 
     def encoded(self, index: int, part: Transform, x: Tensor, y: Tensor) -> None:
-        finite = torch.where(torch.isfinite(x), x, 0.0)
-        self.before[index] = self.before.get(index, 0) + finite.sum(0, dtype=torch.float64)
-        self.after[index] = self.after.get(index, 0) + y.sum(0, dtype=torch.float64)
+        self.before[index] = self.before.get(index, 0) + _finite_sum(x)
+        self.after[index] = self.after.get(index, 0) + _finite_sum(y)
         if isinstance(part, Clip):
             self.clip = part.norm
             self.clip_norms.append(l2(x))
@@ -63,7 +62,7 @@ class Recorder:
         norms = torch.cat(self.update_norms) if self.update_norms else torch.zeros(0)
         entering = torch.cat(self.clip_norms) if self.clip_norms else torch.zeros(0)
         finite = norms[torch.isfinite(norms)]
-        return {
+        figures: dict[str, float | int | None] = {
             "participants": len(norms),
             "not_finite": len(norms) - len(finite),
             "train_loss": self.train_loss,
@@ -77,6 +76,7 @@ class Recorder:
             "noise_norm": None,
             **self.figures,
         }
+        return {key: None if value is None or not math.isfinite(value) else value for key, value in figures.items()}
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,10 @@ def client_spread(learner: FlatModel, params: Tensor, shard: Shard, most: int = 
         "client_accuracy_std": float(accuracy.std(correction=0)),
         "client_accuracy_min": float(accuracy.min()),
     }
+
+
+def _finite_sum(x: Tensor) -> Tensor:
+    return torch.where(torch.isfinite(x), x, 0.0).sum(0, dtype=torch.float64)
 
 
 def _norm(x: Tensor) -> float:

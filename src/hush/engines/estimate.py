@@ -63,7 +63,7 @@ def estimate(
     server = Server(learner, blank)
     seconds(a_chunk)  # the first pass pays for set-up
     each_round = seconds(a_chunk) * cohort.size / chunk + seconds(the_preparation)
-    shares = allowed * cohort.size / train.count
+    shares = cohort.expected_participations(allowed, train.count)
     return {
         "method": method.name,
         "data": task.name,

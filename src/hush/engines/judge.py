@@ -12,6 +12,7 @@ from torch import Tensor
 from hush.cohort import Bounded, Cohort, FixedSize, Poisson
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
+from hush.errors import Diverged
 from hush.local.flat import FlatModel
 from hush.privacy.accountant import spent
 from hush.privacy.settle import certify
@@ -27,8 +28,7 @@ def is_judged(run: Run, round: int) -> bool:
 def judge(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
     """Evaluate the released model on public data and say what was spent so far."""
     record: dict[str, Any] = {"round": now.round}
-    sent = now.round * run.cohort.size / run.train.count
-    record["uplink_bytes_per_client"] = sent * run.method.uplink(run.learner.dim).bytes
+    record["uplink_bytes_per_client"] = uplink_bytes(run, now.round)
     if not is_judged(run, now.round):
         return now, record
     model = run.method.model(now.params, now.state)
@@ -36,11 +36,19 @@ def judge(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
     for name, examples, wanted in (("validation", run.validation, True), ("test", run.test, run.track_test)):
         if examples is not None and wanted:
             record[f"{name}_loss"], record[f"{name}_accuracy"] = _evaluate(run.learner, model, examples)
+            if record[f"{name}_loss"] is None:
+                raise Diverged(f"The model of round {now.round} returns NaN or infinity on the {name} examples: lower lr.")
     record["epsilon"] = spent(run.plan, run.delta, now.round) if run.plan is not None and run.delta is not None else None
     judged = record[f"{best_by(run)}_accuracy"] if best_by(run) else None
     if judged is not None and judged >= now.best_accuracy:
         now = replace(now, best=model, best_accuracy=judged)
     return now, record
+
+
+def uplink_bytes(run: Run, rounds: int) -> float:
+    """What a client sends in so many rounds, on average: its expected participations that are not lost, times its message."""
+    times = run.cohort.expected_participations(rounds, run.train.count)
+    return (1 - run.dropout) * times * run.method.uplink(run.learner.dim).bytes
 
 
 def best_by(run: Run) -> str | None:
@@ -63,15 +71,15 @@ def conclude(run: Run, now: Snapshot, history: list[dict[str, Any]]) -> Result:
     loss, accuracy = _evaluate(run.learner, model, run.test) if run.test is not None else (None, None)
     best = None
     if run.test is not None and best_by(run) == "test":
-        best = now.best_accuracy
+        best = now.best_accuracy if now.best_accuracy >= 0 else None
     elif run.test is not None and best_by(run) == "validation":
         best = _evaluate(run.learner, now.best, run.test)[1]
     guarantee, claimed = certify(run.plan, run.delta, now.round, run.method)
     stopped = None
     if run.rounds < run.rounds_planned:
         stopped = f"budget: round {run.rounds + 1} of {run.rounds_planned} would have exceeded it"
-    shares = now.round * run.cohort.size / run.train.count
     dim = run.learner.dim
+    times = run.cohort.expected_participations(now.round, run.train.count)
     return Result(
         method=run.method.name,
         data=run.task.name,
@@ -95,8 +103,8 @@ def conclude(run: Run, now: Snapshot, history: list[dict[str, Any]]) -> Result:
         noise_multiplier=run.plan.noise_multiplier if run.plan else None,
         clip=run.plan.sensitivity if run.plan else None,
         claimed_epsilon=claimed,
-        uplink_bytes_per_client=shares * run.method.uplink(dim).bytes,
-        downlink_bytes_per_client=shares * run.method.downlink_bytes(dim),
+        uplink_bytes_per_client=uplink_bytes(run, now.round),
+        downlink_bytes_per_client=times * run.method.downlink_bytes(dim),
         seconds=now.seconds,
         seconds_per_round=now.seconds / now.round if now.round else None,
         device=_describe(run.learner.device),

@@ -92,6 +92,9 @@ def pick_device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UsageError("This machine has no CUDA device that PyTorch can use: choose --device cpu.")
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
-        raise UsageError(f"There is no device '{name}': choose auto, cpu or cuda.") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"Hush does not run on a device '{name}': choose auto, cpu or cuda.")
+    return device

@@ -37,7 +37,7 @@ class RunDir:
 
     @property
     def started(self) -> bool:
-        return self.finished or (self.path / CHECKPOINT).is_file() or (self.path / "config.json").is_file()
+        return any((self.path / name).is_file() for name in ("result.json", CHECKPOINT, "config.json", "rounds.jsonl"))
 
     def write_bytes(self, name: str, data: bytes, mode: int = 0o644) -> None:
         """All of it under its name, or nothing: a draft is flushed to the disk and then renamed."""
@@ -91,6 +91,8 @@ class RunDir:
             self.path.mkdir(parents=True, exist_ok=True)
             with (self.path / name).open("a") as f:
                 f.write(line)
+                f.flush()
+                os.fsync(f.fileno())  # on the disk before the checkpoint that counts on it
         except OSError as error:
             raise DiskError(f"{self.path / name} cannot be written: {error.strerror}. What was saved before is intact.") from error
 

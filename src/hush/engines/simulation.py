@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor
 from hush.cohort import Cohort, Poisson
 from hush.core import Method, Public, Round, Server
 from hush.engines.diagnostics import Recorder, client_spread, watched
+from hush.engines.fingerprint import fingerprint
 from hush.engines.judge import conclude, is_judged, judge
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.result import Result
@@ -135,8 +136,8 @@ def set_up(
     diagnostics: bool = True,
 ) -> Run:
     """Place data and model on the device, settle the privacy, and choose the chunk."""
-    if rounds < 1:
-        raise UsageError(f"rounds must be at least 1, not {rounds}.")
+    if rounds < 1 or rounds != int(rounds):
+        raise UsageError(f"rounds must be a whole number of at least 1, not {rounds:g}.")
     if not 0 <= dropout < 1:
         raise UsageError(f"dropout must lie in [0, 1), not {dropout:g}.")
     place = pick_device(device)
@@ -149,9 +150,9 @@ def set_up(
     public = task.placed("public", place, dtype)
     if method.pipeline.needs_public and public is None:
         raise UsageError(f"{method.name} takes its mask from public examples and the task has none: give it some (public=...).")
-    facts = [repr(part) for part in (method.local, method.pipeline, method.server, cohort, dtype, rounds, seed, dropout)]
-    facts += [place.type, __version__, task.fingerprint().hex()]
-    fingerprint = hashlib.sha256("\n".join(facts).encode()).hexdigest()
+    if method.pipeline.needs_public:
+        task.refuse_public_clients()
+    mark = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, place.type)
     if chunk is None:
         bytes_allowed = parse_bytes(memory) if memory is not None else default_memory(place)
         chunk = chunk_size(learner, method.local, train.x, train.y, bytes_allowed)
@@ -164,8 +165,8 @@ def set_up(
         validation=task.placed("validation", place, dtype),
         test=task.placed("test", place, dtype),
         cohort=cohort,
-        secret=secret or Secret.for_run(fingerprint.encode()),
-        fingerprint=fingerprint,
+        secret=secret or Secret.for_run(mark.encode()),
+        fingerprint=mark,
         plan=plan,
         delta=delta,
         rounds=allowed,
@@ -193,13 +194,13 @@ def _start(run: Run, folder: RunDir | None, resume: bool) -> tuple[Snapshot, lis
     now = Snapshot(0, params, run.method.init(params), run.cohort.init(run.train.count), params)
     if folder is None:
         return now, []
-    if not resume:
-        if folder.started:
-            raise UsageError(f"{folder.path} already holds a run: resume it, or choose another folder.")
-        return now, []
+    if folder.finished or (folder.started and not resume):
+        raise UsageError(f"{folder.path} already holds a {'complete ' if folder.finished else ''}run: choose another folder.")
     saved = folder.read_tensors(CHECKPOINT)
     if saved is not None:
         now = Snapshot.from_disk(run, *saved, where=str(folder.path))
+    if now.round > run.rounds:
+        raise UsageError(f"{folder.path} is at round {now.round} already, past the {run.rounds} that this budget allows.")
     folder.keep_rounds("diagnostics.jsonl", now.round)
     return now, folder.keep_rounds("rounds.jsonl", now.round)
 
@@ -214,7 +215,7 @@ def _round(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any], dict[str,
     method = watched(run.method, recorder) if run.diagnostics else run.method
     public = method.prepare(now.params, now.state, rnd, run.server)
     total = _sum(run, method, now.params, ids, rnd, public, recorder)
-    _check_clients(recorder, now.round)
+    _warn_of_nan(recorder, run, now.round)
     params, state = method.finish(now.params, total, now.state, rnd, public, run.secret)
     if not bool(torch.isfinite(params).all()):
         raise Diverged(
@@ -241,22 +242,37 @@ def _round(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any], dict[str,
 
 def _sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder) -> Tensor:
     """The sum over the cohort, accumulated in float64 chunk by chunk; clients of like size train together."""
-    total = torch.zeros(run.method.uplink(run.learner.dim).entries, dtype=torch.float64, device=params.device)
+    entries = run.method.uplink(run.learner.dim).entries
+    total = torch.zeros(entries, dtype=torch.float64, device=params.device)
     ids = ids.to(params.device)
     ids = ids[run.train.sizes[ids].argsort(descending=True, stable=True)]
-    for part in torch.split(ids, run.chunk):
+    for number, part in enumerate(torch.split(ids, run.chunk) if len(ids) else ()):
         keys = keys_of(derive(run.seed, 2, rnd.index), part)
         encoded, trained = method.contribute(run.learner, params, run.train.shard(part), rnd, keys, public)
-        assert encoded.shape[1] == len(total), "a pipeline sends other entries than its wire() counts"
+        if encoded.shape != (len(part), entries) or len(trained.updates) != len(part):
+            raise UsageError(
+                f"{method.name} returned {tuple(encoded.shape)} values for {len(part)} clients of {entries} entries each: "
+                "a client contributes exactly one row, of the length that wire() counts."
+            )
+        if number == 0 and len(part) > 1 and run.plan is not None:
+            _refuse_mixed_rows(run.method, encoded[:1], trained.updates[:1], rnd, keys[:1], public)
         recorder.trained(trained.updates, trained.losses)
         total += encoded.sum(0, dtype=torch.float64)
     return total
 
 
-def _check_clients(recorder: Recorder, index: int) -> None:
-    """Every single update NaN is no bad luck: stop, rather than train on noise alone."""
+def _refuse_mixed_rows(method: Method, encoded: Tensor, update: Tensor, rnd: Round, keys: Tensor, public: Public) -> None:
+    """Sensitivity is per client: encode the first client alone, and see that its neighbours made no difference."""
+    alone = method.pipeline.encode(update, rnd, keys, public)
+    if not torch.allclose(alone, encoded, rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise UsageError(
+            f"The pipeline of {method.name} lets clients affect each other's rows, so no bound holds: encode row by row."
+        )
+
+
+def _warn_of_nan(recorder: Recorder, run: Run, index: int) -> None:
+    """Clients that are not finite contribute zero; where that is all of them, say so."""
     norms = torch.cat(recorder.update_norms) if recorder.update_norms else torch.zeros(0)
     if len(norms) and not bool(torch.isfinite(norms).any()):
-        raise Diverged(
-            f"All {len(norms)} clients of round {index + 1} returned NaN or infinity: check the model and the data, or lower lr."
-        )
+        rest = " and contribute nothing" if run.plan is not None else ""
+        warnings.warn(f"All {len(norms)} clients of round {index + 1} returned NaN or infinity{rest}: lower lr.", stacklevel=2)

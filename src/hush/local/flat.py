@@ -52,6 +52,10 @@ class FlatModel:
         if not trainable:
             raise UsageError("The model has no trainable parameter: set requires_grad on what the clients shall train.")
         self._names = list(trainable)
+        first_name = {id(p): n for n, p in trainable.items()}
+        aliases = self.module.named_parameters(remove_duplicate=False)
+        self._trained_as = {n: first_name[id(p)] for n, p in aliases if id(p) in first_name}
+        self._came_with = {n: v.detach().clone() for n, v in self.module.state_dict().items()}
         self._shapes = [p.shape for p in trainable.values()]
         self._sizes = [p.numel() for p in trainable.values()]
         self._start = torch.cat([p.detach().reshape(-1) for p in trainable.values()])
@@ -75,9 +79,10 @@ class FlatModel:
         return {n: p.view(s) for n, p, s in zip(self._names, parts, self._shapes, strict=True)}
 
     def state_dict(self, params: Tensor) -> dict[str, Tensor]:
-        """A state dict that the user's own module loads: trained, frozen and buffers together."""
-        full = {name: value.detach() for name, value in self.module.state_dict().items()}
-        return full | {name: value.detach().clone() for name, value in self.named(params).items()}
+        """A state dict that the user's own module loads: trained weights under all their names, the rest as it came."""
+        trained = self.named(params)
+        values = {name: trained[self._trained_as[name]] if name in self._trained_as else v for name, v in self._came_with.items()}
+        return {name: value.detach().clone() for name, value in values.items()}
 
     def gradients(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Gradient `[clients, d]` and loss `[clients]` of each client's weighted mean loss over its own batch.
@@ -98,38 +103,63 @@ class FlatModel:
         return torch.stack([g for g, _ in rows]), torch.stack([loss for _, loss in rows])
 
     def probe(self, x: Tensor, y: Tensor) -> None:
-        """Try two clients on one example each: settle whether the module vectorises, and refuse what cannot train at all."""
+        """Try two clients on an example or two: settle whether the module vectorises, and refuse what must not be trained."""
         if len(x) == 0:
             return
-        example = (x[:1].expand(2, 1, *x.shape[1:]), y[:1].expand(2, 1, *y.shape[1:]))
+        rows = torch.arange(min(2, len(x)), device=x.device)
         why = ""
-        inputs = (self._start.expand(2, -1), *example, torch.ones(2, 1, device=self.device, dtype=self.dtype))
-        keys = torch.arange(2, device=self.device)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
                 self.vectorised = True
-                self.gradients(*inputs, keys)
+                _, losses = self._probe_step(x, y, rows)
+                if not self._ignores_padding(x, y, rows):
+                    self.vectorised, why = False, "the examples of a batch affect each other"
             except UsageError:
                 raise
             except Exception as error:  # vmap refuses in many ways; the plain path decides whether the module is at fault
-                self.vectorised = False
-                why = str(error).strip().split("\n")[0][:160]
-                self._try_alone(inputs, keys)
+                self.vectorised, why = False, _first_line(error)
+            if not self.vectorised:
+                try:
+                    _, losses = self._probe_step(x, y, rows)
+                except UsageError:
+                    raise
+                except Exception as error:
+                    raise UsageError(f"The model does not train on one example of the data: {_first_line(error)}") from error
+        self._refuse_changed_buffers()
+        if bool(torch.isfinite(x[rows]).all()) and not bool(torch.isfinite(losses).all()):
+            raise UsageError("The model returns NaN or infinity on finite examples before any training: check it.")
         self._slow_layers = any(_FALLBACK in str(w.message) for w in said)
         if not self.vectorised:
             warnings.warn(f"This model cannot be vectorised, so clients train one after another ({why}).", stacklevel=2)
         elif self._slow_layers:
             warnings.warn("PyTorch has no vectorised form of a layer of this model and loops over clients inside it.", stacklevel=2)
 
-    def _try_alone(self, inputs: tuple[Tensor, Tensor, Tensor, Tensor], keys: Tensor) -> None:
-        try:
-            self.gradients(*inputs, keys)
-        except UsageError:
-            raise
-        except Exception as error:
-            line = str(error).strip().split("\n")[0]
-            raise UsageError(f"The model does not train on one example of the data: {line}") from error
+    def _probe_step(self, x: Tensor, y: Tensor, rows: Tensor, padding: int = 0) -> tuple[Tensor, Tensor]:
+        padded = torch.cat([rows, rows[:1].expand(padding)])
+        weight = torch.cat([torch.ones(len(rows)), torch.zeros(padding)]).to(self.device, self.dtype).expand(2, -1)
+        both = (x[padded].expand(2, -1, *x.shape[1:]), y[padded].expand(2, -1, *y.shape[1:]))
+        return self.gradients(self._start.expand(2, -1), *both, weight, torch.arange(2, device=self.device))
+
+    def _ignores_padding(self, x: Tensor, y: Tensor, rows: Tensor) -> bool:
+        """Whether rows that weigh nothing change nothing: if not, a client's update would depend on the size of others."""
+        plain, padded = self._probe_step(x, y, rows)[0], self._probe_step(x, y, rows, padding=3)[0]
+        finite = torch.isfinite(plain) & torch.isfinite(padded)
+        return bool(((plain - padded).abs() <= 1e-4 + 1e-3 * plain.abs())[finite].all())
+
+    def _refuse_changed_buffers(self) -> None:
+        """A buffer that training changes would carry clients' data out of the pipeline, un-noised, and into each other."""
+        for name, now in self.module.named_buffers():
+            before = self._came_with.get(name)
+            try:
+                changed = before is not None and not torch.equal(before, now)
+            except RuntimeError:  # what vmap left behind where the module assigned to it
+                changed = True
+            if changed:
+                raise UsageError(
+                    f"Training changes the buffer '{name}' of the model, which would leave the clients un-noised: remove it, "
+                    "or use a layer without running statistics, such as torch.nn.GroupNorm."
+                )
 
     @torch.no_grad()
     def scores(self, params: Tensor, x: Tensor, y: Tensor, batch: int = 2048) -> Scores:
@@ -172,6 +202,10 @@ class FlatModel:
             loss = self._keyed_loss(row, x, y, weight, key)
         (gradient,) = torch.autograd.grad(loss, row)
         return gradient, loss.detach()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:160]
 
 
 _FALLBACK = "There is a performance drop because we have not yet implemented the batching rule"

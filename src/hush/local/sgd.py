@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,57 +48,65 @@ class Sgd(LocalUpdate):
             raise UsageError("lr_decay must be positive and prox not negative.")
 
     def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
+        some = data.size > 0
+        if len(some) == 0 or not bool(some.all()):  # a client without examples has nothing to say
+            own = Shard(data.x, data.y, data.start[some], data.size[some])
+            updates, losses = params.new_zeros(len(some), len(params)), params.new_zeros(len(some))
+            if bool(some.any()):
+                updates[some], losses[some] = self(learner, params, own, rnd, keys[some], public)
+            return Trained(updates, losses)
         lr = self.lr * self.decay ** (rnd.index // self.every)
-        batches = self.batches(data, keys)
         local = params.expand(len(data.size), -1).clone()
         velocity = torch.zeros_like(local) if self.momentum else None
-        seen = losses = torch.zeros(len(data.size), device=params.device, dtype=params.dtype)
-        for step in range(batches.rows.shape[0]):
-            rows, live = batches.rows[step], batches.live[step]
-            weight = batches.real[step].to(params.dtype)
-            gradient, loss = learner.gradients(local, data.x[rows], data.y[rows], weight, fold(keys, step))
+        seen = losses = params.new_zeros(len(data.size))
+        for step, batch in enumerate(self.schedule(data, keys)):
+            weight = batch.real.to(params.dtype)
+            gradient, loss = learner.gradients(local, data.x[batch.rows], data.y[batch.rows], weight, fold(keys, step))
             if self.prox:
                 gradient += self.prox * (local - params)
             if velocity is not None:
                 gradient = velocity.mul_(self.momentum).add_(gradient)
-            if batches.ragged:  # a client whose own steps are over stays where it is
-                local = torch.where(live[:, None], local - lr * gradient, local)
-            else:
+            if batch.all_live:
                 local.sub_(gradient, alpha=lr)
-            losses, seen = losses + torch.where(live, loss, 0.0), seen + live
+            else:  # a client whose own steps are over stays where it is
+                local = torch.where(batch.live[:, None], local - lr * gradient, local)
+            losses, seen = losses + torch.where(batch.live, loss, 0.0), seen + batch.live
         return Trained(local.neg_().add_(params), losses / seen.clamp_min(1.0))
 
-    def batches(self, data: Shard, keys: Tensor) -> Batches:
-        """Which rows each client reads at each step: fresh shuffles of its own examples, from its own key."""
-        size = data.size
-        largest = int(size.max()) if len(size) else 0
-        per_epoch = (size + self.batch_size - 1) // self.batch_size
-        steps = per_epoch * self.epochs if self.epochs is not None else (size > 0) * (self.steps or 0)
-        count = int(steps.max()) if len(size) else 0
-        width = min(self.batch_size, max(largest, 1))
+    def schedule(self, data: Shard, keys: Tensor) -> Iterator[Batch]:
+        """What each client reads at each step: fresh shuffles of its own examples, from its own key.
 
-        step = torch.arange(count, device=size.device)[:, None]
-        live = step < steps
-        epoch = torch.where(live, step // per_epoch.clamp_min(1), 0)
-        place = (step % per_epoch.clamp_min(1))[..., None] * self.batch_size + torch.arange(width, device=size.device)
-        real = live[..., None] & (place < size[:, None])
-        order = self._shuffles(size, keys, int(epoch.max()) + 1 if count else 0, largest)
-        rows = order[epoch[..., None], torch.arange(len(size), device=size.device)[:, None], place.clamp_max(max(largest - 1, 0))]
-        # a padded row repeats the client's own first example and weighs nothing
-        rows = data.start[:, None] + torch.where(real, rows, 0)
-        return Batches(rows, real, live, ragged=bool(~live.all()))
+        One order a client is held at a time, and drawn anew when that client begins its next epoch.
+        """
+        device = data.size.device
+        size = data.size.cpu()  # a few numbers: who reads what is decided on the host and sent to the device at once
+        per_epoch = (size + self.batch_size - 1) // self.batch_size
+        steps = per_epoch * self.epochs if self.epochs is not None else torch.full_like(size, self.steps or 0)
+        step = torch.arange(int(steps.max()))[:, None]
+        live, within = step < steps, step % per_epoch
+        begins, epochs = live & (within == 0), (step // per_epoch).to(device)
+        offsets, alive = (within * self.batch_size).to(device), live.to(device)
+        largest, width = int(size.max()), min(self.batch_size, int(size.max()))
+        order = torch.empty(len(size), largest, dtype=torch.int64, device=device)
+        column = torch.arange(width, device=device)
+        for now in range(len(step)):
+            if bool(begins[now].all()):
+                order = self._shuffled(data.size, keys, epochs[now], largest)
+            elif bool(begins[now].any()):
+                rows = torch.nonzero(begins[now]).flatten().to(device)
+                order[rows] = self._shuffled(data.size[rows], keys[rows], epochs[now, rows], largest)
+            place = offsets[now][:, None] + column
+            real = alive[now][:, None] & (place < data.size[:, None])
+            # a padded row repeats the client's own first example and weighs nothing
+            chosen = torch.where(real, order.gather(1, place.clamp_max(largest - 1)), 0)
+            yield Batch(data.start[:, None] + chosen, real, alive[now], bool(live[now].all()))
 
     @staticmethod
-    def _shuffles(size: Tensor, keys: Tensor, epochs: int, largest: int) -> Tensor:
-        """`[epochs, clients, largest]`: a random order of each client's own examples first, padding after."""
+    def _shuffled(size: Tensor, keys: Tensor, epochs: Tensor, largest: int) -> Tensor:
+        """`[clients, largest]`: a random order of each client's own examples first, padding after."""
+        score = words(fold(fold(keys, -2), epochs), largest) >> 1
         padding = torch.arange(largest, device=size.device) >= size[:, None]
-        orders = []
-        for epoch in range(epochs):
-            score = words(fold(fold(keys, -2), epoch), largest) >> 1
-            orders.append(score.masked_fill_(padding, torch.iinfo(torch.int64).max).argsort(dim=1))
-        if not orders:
-            return torch.zeros(0, len(size), largest, dtype=torch.int64, device=size.device)
-        return torch.stack(orders)
+        return score.masked_fill_(padding, torch.iinfo(torch.int64).max).argsort(dim=1)
 
     def steps_for(self, size: int) -> int:
         """How many batches a client with `size` examples trains on in a round."""
@@ -106,10 +115,10 @@ class Sgd(LocalUpdate):
         return self.steps or 0
 
 
-class Batches(NamedTuple):
-    """A chunk's schedule: `[steps, clients, batch]` rows, which of them are real, and which clients still train at a step."""
+class Batch(NamedTuple):
+    """One step of a chunk: `[clients, batch]` rows, which of them are real, and which clients still train."""
 
     rows: Tensor
     real: Tensor
     live: Tensor
-    ragged: bool
+    all_live: bool

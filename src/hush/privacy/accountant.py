@@ -25,7 +25,7 @@ from scipy import optimize, stats
 
 from hush.cohort import Bounded, FixedSize, Poisson
 from hush.errors import NoGuarantee, UsageError
-from hush.privacy.guarantee import Guarantee, Relation, check_delta
+from hush.privacy.guarantee import Guarantee, Relation, Unit, View, check_delta
 from hush.privacy.plan import Plan
 
 REPORTED_STEP = 1e-4
@@ -56,6 +56,12 @@ def account(plan: Plan, delta: float, step: float = REPORTED_STEP) -> Guarantee:
 def spent(plan: Plan, delta: float, rounds: int, step: float = QUICK_STEP) -> float:
     """Epsilon after the first `rounds` rounds of the plan."""
     check_delta(delta)
+    if plan.view is not View.RELEASED:
+        raise NoGuarantee(
+            f"In the view '{plan.view}' no noise covers a single message.", "Only the released models are proved here."
+        )
+    if plan.unit is not Unit.CLIENT:
+        raise NoGuarantee("Clients are clipped and sampled, not records.", "Ask for the unit 'client'.")
     if rounds == 0:
         return 0.0
     cohort = plan.cohort
@@ -66,10 +72,12 @@ def spent(plan: Plan, delta: float, rounds: int, step: float = QUICK_STEP) -> fl
         effect = 2.0 if plan.relation is Relation.REPLACE_ONE else 1.0
         noise = plan.noise_multiplier / effect / math.sqrt(times)
         return float(dp_accounting.get_epsilon_gaussian(noise, delta))
-    loss = _loss_distribution(
-        isinstance(cohort, FixedSize), plan.noise_multiplier, cohort.size / plan.clients, plan.relation, _fitting(plan, step)
-    )
-    epsilon = float(loss.self_compose(rounds).get_epsilon_for_delta(delta))
+    rate, grid = cohort.size / plan.clients, _fitting(plan, step)
+    try:
+        loss = _loss_distribution(isinstance(cohort, FixedSize), plan.noise_multiplier, rate, plan.relation, grid)
+        epsilon = float(loss.self_compose(rounds).get_epsilon_for_delta(delta))
+    except OverflowError:  # so little noise that the loss leaves the range of floating point
+        epsilon = math.inf
     if not math.isfinite(epsilon):
         raise NoGuarantee(f"At noise {plan.noise_multiplier:g} no finite epsilon holds at delta={delta:.1e}.", "Raise the noise.")
     return max(epsilon, 0.0)
@@ -142,7 +150,8 @@ def _replaced_in_fixed_size(shift: float, rate: float, step: float) -> Any:
     """The dominating pair of a Gaussian of mean shift `shift` under sampling without replacement, as a probability mass."""
 
     def log_profile(eps: np.ndarray) -> np.ndarray:
-        return np.asarray(np.log(rate) + _log_gaussian_delta(np.log1p(np.expm1(eps) / rate), shift))
+        inner = np.where(eps > 100, eps - np.log(rate), np.log1p(np.expm1(np.minimum(eps, 100)) / rate))
+        return np.asarray(np.log(rate) + _log_gaussian_delta(inner, shift))
 
     top = 1.0
     while log_profile(np.array([top]))[0] > -55 and top < 5000:

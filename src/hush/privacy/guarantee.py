@@ -10,6 +10,16 @@ from typing import Any
 from hush.errors import UsageError
 
 
+def at_least(value: float, digits: int = 3) -> str:
+    """A figure in words, rounded *up* to so many digits: what is printed must hold, too."""
+    if value <= 0 or not math.isfinite(value):
+        return f"{value:g}"
+    power = math.floor(math.log10(value)) - digits + 1
+    unit = 10.0**power
+    up = math.ceil(value / unit * (1 - 1e-12)) * unit
+    return f"{up:.{digits - 1}e}" if up < 1e-3 else f"{up:.{max(0, -power)}f}"
+
+
 class Unit(StrEnum):
     """What is hidden: everything a client holds, or one record of it."""
 
@@ -46,7 +56,7 @@ class Guarantee:
     assumptions: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"(eps={self.epsilon:.2f}, delta={self.delta:.1e}) for each {self.unit} against {_READERS[self.view]}"
+        return f"(eps={at_least(self.epsilon)}, delta={at_least(self.delta, 2)}) for each {self.unit} against {_READERS[self.view]}"
 
     def to_dict(self) -> dict[str, Any]:
         return {

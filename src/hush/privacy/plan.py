@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from hush.cohort import Cohort
-from hush.core import Bound, Method, Transform
+from hush.core import Bound, Chain, Method, Transform
 from hush.errors import NoGuarantee, UsageError
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.transforms.noise import Gaussian
@@ -30,8 +30,10 @@ class Plan:
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.clients < 1 or self.rounds < 1:
-            raise UsageError("clients and rounds must be at least 1.")
+        for name in ("clients", "rounds"):
+            value = getattr(self, name)
+            if value < 1 or value != int(value):
+                raise UsageError(f"{name} must be a whole number of at least 1, not {value:g}.")
         if not 0 < self.noise_multiplier < math.inf:
             raise UsageError(f"noise must be a positive number, not {self.noise_multiplier:g}.")
         self.cohort.check(self.clients)
@@ -44,6 +46,9 @@ ASSUMPTIONS = (
 )
 
 
+PUBLIC_ASSUMPTION = "the public examples, from which the mask is made, belong to no client"
+
+
 def plan_of(method: Method, cohort: Cohort, clients: int, rounds: int, relation: Relation = Relation.ADD_REMOVE) -> Plan:
     """The plan of `method` over `cohort`, read from its own parts, or `NoGuarantee` with the reason and the fix."""
     noise, bound = find_noise(method)
@@ -54,12 +59,17 @@ def plan_of(method: Method, cohort: Cohort, clients: int, rounds: int, relation:
         clients=clients,
         rounds=rounds,
         relation=relation,
-        assumptions=ASSUMPTIONS,
+        assumptions=ASSUMPTIONS + ((PUBLIC_ASSUMPTION,) if method.pipeline.needs_public else ()),
     )
 
 
 def find_noise(method: Method) -> tuple[Gaussian, Bound]:
     """The one noise of a pipeline and the bound of what it covers."""
+    for name in ("contribute", "finish"):
+        if getattr(type(method), name) is not getattr(Method, name):
+            raise NoGuarantee(
+                f"{type(method).__name__} overrides {name}, so its parts no longer say what runs.", "Use Method itself."
+            )
     parts = method.pipeline.parts
     noises = [i for i, part in enumerate(parts) if isinstance(part, Gaussian)]
     if not noises:
@@ -68,18 +78,17 @@ def find_noise(method: Method) -> tuple[Gaussian, Bound]:
             "Choose a private method, such as dp-fedavg or fed-smp-rand-k, or end the pipeline with Clip(C), Gaussian(z).",
         )
     if len(noises) > 1:
-        raise NoGuarantee(f"{method.name} draws noise {len(noises)} times in one pipeline.", "Keep the last Gaussian alone.")
+        raise NoGuarantee(f"{method.name} draws noise {len(noises)} times in one pipeline.", "Keep one Gaussian, at the end.")
     for part in parts[noises[0] + 1 :]:
         if type(part).encode is not Transform.encode or type(part).decode is not Transform.decode:
             raise NoGuarantee(
                 f"{type(part).__name__} stands after the noise, so it changes updates after they were clipped.",
                 "Put Clip and then Gaussian last in the chain.",
             )
-    bound = Bound()
-    for part in parts[: noises[0]]:
-        bound = part.bound(bound)
+    bound = Chain(parts[: noises[0]]).bound(Bound())
     noise = parts[noises[0]]
-    assert isinstance(noise, Gaussian)
+    if type(noise) is not Gaussian:
+        raise NoGuarantee(f"{type(noise).__name__} is not the noise that was proved.", "Use Gaussian itself.")
     if not math.isfinite(bound.l2):
         raise NoGuarantee(f"The noise of {method.name} covers no bound: {bound.reason}.", "Put Clip(C) directly before it.")
     return noise, bound

@@ -1,10 +1,10 @@
 """Randomness that privacy rests on: who takes part, and the noise.
 
 Everything here comes from a 32-byte key and SHAKE-256, by label and round, so a run that was killed draws the same cohorts and
-the same noise when it is resumed, and no state has to be carried. The key is never a public seed: it is
-HMAC-SHA256(machine key, everything that determines the run), where the machine key was drawn once from `os.urandom` and stays
-on this machine. Like a deterministic signature (RFC 6979): the same run on the same machine repeats to the last bit, another
-run, or one with a single example changed, gets independent noise, and a published seed tells nobody anything.
+the same noise when it is resumed, and no state has to be carried. The key is never a public seed: it is HMAC-SHA256(machine key,
+fingerprint of the run), where the machine key was drawn once from `os.urandom` and stays on this machine, and the fingerprint
+covers settings, code and data. Like a deterministic signature (RFC 6979): the same run on the same
+machine repeats, any other run gets independent noise and cohorts, and a published seed tells nobody anything.
 
 The Gaussian draws are floats (`fast` noise): good for research, and every guarantee that rests on them says so.
 """
@@ -49,19 +49,24 @@ class Secret:
         raw = np.frombuffer(self.stream(label, index, 8 * count), dtype=">u8").astype(np.uint64)
         return torch.from_numpy((raw >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
-    def gaussian(self, index: int, count: int, std: float, like: Tensor) -> Tensor:
-        """`count` draws of N(0, std^2) for round `index`, on the device and in the precision of `like`."""
+    def part(self, name: str) -> Secret:
+        """A key of its own for one part of the pipeline: no part can repeat another's draws."""
+        return Secret(hmac.new(self.key, b"part " + name.encode(), hashlib.sha256).digest())
+
+    def noise(self, index: int, like: Tensor, std: float) -> Tensor:
+        """N(0, std^2) for each entry of a sum such as `like`, for round `index`, on its device and in its precision."""
+        name = f"noise {std.hex()}"
         if like.device.type == "cuda":  # Philox takes all 64 bits of its seed
             generator = torch.Generator(device=like.device)
-            generator.manual_seed(int.from_bytes(self.stream("noise", index, 8), "big"))
-            return torch.randn(count, generator=generator, device=like.device, dtype=like.dtype) * std
+            generator.manual_seed(int.from_bytes(self.stream(name, index, 8), "big"))
+            return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype) * std
         # torch's CPU generator keeps 32 bits of its seed, few enough to try them all: Box and Muller on SHAKE's own bits
-        half = (count + 1) // 2
-        radius, angle = self.coins("noise", index, 2 * half).reshape(2, half)
+        half = (like.numel() + 1) // 2
+        radius, angle = self.coins(name, index, 2 * half).reshape(2, half)
         radius = (-2.0 * torch.log1p(-radius)).sqrt_()
         angle = angle * (2.0 * math.pi)
-        normal = torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]
-        return (normal * std).to(like.device, like.dtype)
+        normal = torch.cat([radius * angle.cos(), radius * angle.sin()])[: like.numel()]
+        return (normal * std).to(like.dtype).reshape(like.shape)
 
 
 def machine_key() -> bytes:

@@ -8,7 +8,7 @@ from hush.cohort import Cohort
 from hush.core import Method
 from hush.errors import UsageError
 from hush.privacy.accountant import account, calibrate, rounds_within, spent
-from hush.privacy.guarantee import Budget, Guarantee, default_delta
+from hush.privacy.guarantee import Budget, Guarantee, check_delta, default_delta
 from hush.privacy.plan import Plan, is_private, needs_noise, plan_of, with_noise
 
 
@@ -20,7 +20,9 @@ def settle_privacy(
         if budget is not None:
             plan_of(method, cohort, clients, rounds)  # raises, with the reason and the fix
         return method, None, None, rounds
-    chosen = (budget.delta if budget is not None else None) or delta or default_delta(clients)
+    given = [d for d in (budget.delta if budget is not None else None, delta) if d is not None]
+    chosen = given[0] if given else default_delta(clients)
+    check_delta(chosen)
     if needs_noise(method):
         if budget is None:
             raise UsageError(f"{method.name} needs noise=... or a budget, privacy=hush.Budget(epsilon=...).")
@@ -36,6 +38,7 @@ def settle_privacy(
             f"Not one round fits the budget: the first alone costs epsilon {first:.3g}, the budget is {budget.epsilon:g}. "
             "Raise the noise or the budget."
         )
+    spent(plan, chosen, allowed)  # what cannot be accounted is refused now, not after training
     return method, plan, chosen, allowed
 
 

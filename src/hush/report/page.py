@@ -6,6 +6,7 @@ import html
 from typing import Any
 
 from hush.engines.result import Result
+from hush.privacy.guarantee import at_least
 
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;color:#1c2430;max-width:980px;margin:2.5rem auto;padding:0 1.2rem}
@@ -24,7 +25,7 @@ def run_page(result: Result, diagnostics: list[dict[str, Any]]) -> str:
     cards = [
         (_percent(result.test_accuracy), "test accuracy, last round"),
         (_percent(result.best_test_accuracy), f"test accuracy, best round by {result.best_by or 'nothing'}"),
-        ("none" if proved is None else f"{proved.epsilon:.2f}", "epsilon proved" if proved else "privacy guarantee"),
+        ("none" if proved is None else at_least(proved.epsilon), "epsilon proved" if proved else "privacy guarantee"),
         (f"{result.uplink_bytes_per_client / 1e6:.3g} MB", "sent per client, on average"),
     ]
     sections = [

@@ -20,4 +20,6 @@ def over_seeds(results: list[Result]) -> dict[str, Any]:
         known = [f for f in figures if f is not None]
         value[key] = statistics.fmean(known) if len(known) == len(figures) else None
         value[f"{key}_std"] = statistics.stdev(known) if len(known) == len(figures) else None
+    if value["epsilon"] is not None:
+        value["notes"] = [*value["notes"], f"epsilon is that of each run; publishing all {len(results)} models costs more"]
     return value | {"seeds": [r.seed for r in results], "runs": [r.to_dict() for r in results]}

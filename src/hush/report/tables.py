@@ -6,6 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
+from hush.privacy.guarantee import at_least
+
 
 def comparison(rows: list[dict[str, Any]]) -> Table:
     """One line a method: what it learned, what it spent, what it sent."""
@@ -18,7 +20,7 @@ def comparison(rows: list[dict[str, Any]]) -> Table:
             row["method"],
             _percent(row, "test_accuracy"),
             _percent(row, "best_test_accuracy"),
-            "none" if row["epsilon"] is None else f"{row['epsilon']:.2f}",
+            "none" if row["epsilon"] is None else at_least(row["epsilon"]),
             f"{row['uplink_bytes_per_client'] / 1e6:.3g}",
             f"{row['downlink_bytes_per_client'] / 1e6:.3g}",
             f"{row['seconds']:.1f}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -32,12 +31,22 @@ class Clients:
     y: Tensor
     sizes: Tensor
 
+    def __post_init__(self) -> None:
+        if not all(isinstance(t, Tensor) for t in (self.x, self.y, self.sizes)):
+            raise UsageError("Clients are made of torch tensors: convert arrays with torch.from_numpy.")
+        if len(self.x) != len(self.y) or int(self.sizes.sum()) != len(self.x) or bool((self.sizes < 0).any()):
+            raise UsageError(
+                f"{len(self.x)} inputs, {len(self.y)} targets and clients' sizes of {int(self.sizes.sum())} in all differ."
+            )
+
     @staticmethod
     def of(parts: Sequence[tuple[Tensor, Tensor]]) -> Clients:
         """From one (inputs, targets) pair for each client."""
         if not parts:
             raise UsageError("A task needs at least one client.")
         for i, (x, y) in enumerate(parts):
+            if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+                raise UsageError(f"Client {i} is not a pair of torch tensors: convert arrays with torch.from_numpy.")
             if len(x) != len(y):
                 raise UsageError(f"Client {i} has {len(x)} inputs and {len(y)} targets.")
         return Clients(
@@ -108,17 +117,16 @@ class Task:
         train = self.train
         return Clients(*_place(train.x, train.y, device, dtype), train.sizes.to(device))
 
-    def fingerprint(self) -> bytes:
-        """A digest of every example and every starting weight: two tasks that differ anywhere differ here."""
-        digest = hashlib.sha256()
-        train = self.train
-        tensors = [train.x, train.y, train.sizes, *self.model.state_dict().values()]
-        for pair in (self.test, self.validation, self.public):
-            tensors += list(pair) if pair is not None else []
-        for tensor in tensors:
-            digest.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-        return digest.digest()
+    def refuse_public_clients(self) -> None:
+        """Public examples that clients hold are not public: a mask made from them would be an un-noised view of their data."""
+        if self.public is None:
+            return
+        rows = {row.numpy().tobytes() for row in self.public[0].detach().cpu()}
+        held = {data for row in self.train.x.detach().cpu() if (data := row.numpy().tobytes()) in rows}
+        if 2 * len(held) > len(rows):
+            raise UsageError(
+                f"{len(held)} of {len(rows)} public examples belong to clients: take them out of the clients' data first."
+            )
 
 
 def whole(examples: Examples) -> Shard:

@@ -26,6 +26,8 @@ class Clip(Transform):
             raise UsageError(f"clip must be a positive number, not {self.norm:g}.")
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        if x.dtype in (torch.float16, torch.bfloat16):  # too coarse to hold a bound
+            x = x.float()
         norms = l2(x)
         finite = torch.isfinite(norms)
         scale = torch.where(finite, (self.norm * _MARGIN / norms.clamp_min(1e-300)).clamp_max(1.0), 0.0)

@@ -39,4 +39,4 @@ class Gaussian(Transform):
         return self.multiplier * self.sensitivity
 
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
-        return total + secret.gaussian(rnd.index, total.numel(), self.std, like=total), state
+        return total + secret.noise(rnd.index, total, self.std), state

@@ -114,5 +114,5 @@ def spread(values: Tensor, mask: Tensor, dim: int) -> Tensor:
 @lru_cache(maxsize=4)
 def _random_coordinates(seed: int, count: int, dim: int, device: torch.device) -> Tensor:
     """A uniform `count`-subset of range(dim): the places of the smallest of `dim` random words. Equal on every device."""
-    key = keys_of(seed, torch.zeros(1, dtype=torch.int64, device=device))
+    key = keys_of(derive(seed, dim, count), torch.zeros(1, dtype=torch.int64, device=device))
     return words(key, dim)[0].topk(count, largest=False).indices.sort().values
