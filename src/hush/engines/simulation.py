@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -33,31 +33,38 @@ from hush.version import __version__
 OnRound = Callable[[dict[str, Any]], None]
 
 
+class Settings(TypedDict, total=False):
+    """What `simulate` takes besides the method and the task; `set_up` has the defaults."""
+
+    rounds: Required[int]
+    cohort: Cohort | int | float | None
+    privacy: Budget | None
+    delta: float | None
+    seed: int
+    device: str
+    dtype: torch.dtype
+    memory: str | None
+    chunk: int | None
+    dropout: float
+    eval_every: int
+    track_test: bool
+    diagnostics: bool
+    secret: Secret | None
+
+
 def simulate(
     method: Method,
     task: Task,
     *,
-    rounds: int,
-    cohort: Cohort | int | float | None = None,
-    privacy: Budget | None = None,
-    delta: float | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    dtype: torch.dtype = torch.float32,
-    memory: str | None = None,
-    chunk: int | None = None,
-    dropout: float = 0.0,
-    eval_every: int = 1,
-    track_test: bool = False,
-    diagnostics: bool = True,
     out: Path | str | None = None,
     resume: bool = False,
-    secret: Secret | None = None,
     on_round: OnRound | None = None,
+    **settings: Unpack[Settings],
 ) -> Result:
     """Train `method` on `task` for `rounds` rounds.
 
     Args:
+        rounds: how many.
         cohort: who takes part; a number is the expected size under Poisson sampling (default: a tenth of the clients).
         privacy: the most that may be spent. A method whose noise is not set gets it calibrated to spend just that in
             `rounds` rounds; one whose noise is set stops *before* the round that would exceed it.
@@ -67,27 +74,12 @@ def simulate(
         dropout: the share of selected clients that never answers.
         track_test: evaluate the test set every round, and report the best over rounds, as papers do. Otherwise the test set
             is read once at the end, and the best round is the one that validation picks.
+        diagnostics: write un-noised error terms, for simulation alone, to `diagnostics.jsonl`.
         out: a folder for the run; with `resume=True` a run found there goes on to the identical result.
+        on_round: called with each round's record.
         secret: where noise and cohorts come from; by default a key of this machine for exactly this run.
     """
-    run = set_up(
-        method,
-        task,
-        rounds=rounds,
-        cohort=cohort,
-        privacy=privacy,
-        delta=delta,
-        seed=seed,
-        device=device,
-        dtype=dtype,
-        memory=memory,
-        chunk=chunk,
-        dropout=dropout,
-        secret=secret,
-        eval_every=eval_every,
-        track_test=track_test,
-        diagnostics=diagnostics,
-    )
+    run = set_up(method, task, **settings)
     return train(run, out=Path(out) if out is not None else None, resume=resume, on_round=on_round)
 
 

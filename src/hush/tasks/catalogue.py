@@ -87,6 +87,33 @@ def _standardise(x: Tensor, mean: float, std: float) -> Tensor:
 _MNIST_TRAINING = {"lr": 0.125, "lr_decay": 0.99, "momentum": 0.5, "batch_size": 10, "local_epochs": 10}
 """Fed-SMP's settings for Fashion-MNIST, which serve MNIST too."""
 
+
+def _mnist_like(
+    name: str, title: str, licence: str, citation: str, source: str, mean: float, std: float, files: tuple[File, ...]
+) -> DataSet:
+    """60,000 images of 28 x 28 to train on and 10,000 to test, ten classes, with Fed-SMP's model and settings."""
+    return DataSet(
+        name=name,
+        title=title,
+        licence=licence,
+        citation=citation,
+        source=source,
+        files=files,
+        train=60000,
+        test=10000,
+        shape=(1, 28, 28),
+        classes=10,
+        load=_idx(name, mean, std),
+        model="fed-smp-cnn",
+        clients=6000,
+        cohort=100,
+        rounds=180,
+        validation=5000,
+        public=1000,
+        settings=_MNIST_TRAINING,
+    )
+
+
 CATALOGUE: dict[str, DataSet] = {
     entry.name: entry
     for entry in (
@@ -110,55 +137,35 @@ CATALOGUE: dict[str, DataSet] = {
             public=150,
             settings={"lr": 0.1, "batch_size": 4, "local_epochs": 5, "momentum": 0.5, "public_steps": 40},
         ),
-        DataSet(
-            name="fashion-mnist",
-            title="articles of clothing, 28 x 28",
-            licence="MIT",
-            citation="Xiao, Rasul, Vollgraf, Fashion-MNIST, 2017",
-            source="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-            files=(
+        _mnist_like(
+            "fashion-mnist",
+            "articles of clothing, 28 x 28",
+            "MIT",
+            "Xiao, Rasul, Vollgraf, Fashion-MNIST, 2017",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+            0.2860,
+            0.3530,
+            (
                 File("train-images-idx3-ubyte.gz", 26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
                 File("train-labels-idx1-ubyte.gz", 29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
                 File("t10k-images-idx3-ubyte.gz", 4422102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
                 File("t10k-labels-idx1-ubyte.gz", 5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
             ),
-            train=60000,
-            test=10000,
-            shape=(1, 28, 28),
-            classes=10,
-            load=_idx("fashion-mnist", 0.2860, 0.3530),
-            model="fed-smp-cnn",
-            clients=6000,
-            cohort=100,
-            rounds=180,
-            validation=5000,
-            public=1000,
-            settings=_MNIST_TRAINING,
         ),
-        DataSet(
-            name="mnist",
-            title="handwritten digits, 28 x 28",
-            licence="CC BY-SA 3.0",
-            citation="LeCun, Cortes, Burges, The MNIST database of handwritten digits, 1998",
-            source="https://ossci-datasets.s3.amazonaws.com/mnist/",
-            files=(
+        _mnist_like(
+            "mnist",
+            "handwritten digits, 28 x 28",
+            "CC BY-SA 3.0",
+            "LeCun, Cortes, Burges, The MNIST database of handwritten digits, 1998",
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            0.1307,
+            0.3081,
+            (
                 File("train-images-idx3-ubyte.gz", 9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
                 File("train-labels-idx1-ubyte.gz", 28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
                 File("t10k-images-idx3-ubyte.gz", 1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
                 File("t10k-labels-idx1-ubyte.gz", 4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
             ),
-            train=60000,
-            test=10000,
-            shape=(1, 28, 28),
-            classes=10,
-            load=_idx("mnist", 0.1307, 0.3081),
-            model="fed-smp-cnn",
-            clients=6000,
-            cohort=100,
-            rounds=180,
-            validation=5000,
-            public=1000,
-            settings=_MNIST_TRAINING,
         ),
     )
 }
