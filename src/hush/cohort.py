@@ -26,9 +26,7 @@ class Cohort:
     def check(self, clients: int) -> None:
         """Refuse a cohort that this population cannot fill."""
         if not 0 < self.size <= clients:
-            raise UsageError(
-                f"A cohort of {self.size:g} out of {clients:,} clients is not possible: choose between 1 and {clients:,}."
-            )
+            raise UsageError(f"A cohort of {self.size:g} out of {clients:,} clients is not possible: 0 < cohort <= {clients:,}.")
 
     def init(self, clients: int) -> State:
         return {}
@@ -82,6 +80,10 @@ class Bounded(Cohort):
         super().check(clients)
         if self.participations < 1 or self.participations != int(self.participations):
             raise UsageError(f"participations must be a whole number of at least 1, not {self.participations:g}.")
+
+    def lasts(self, clients: int) -> float:
+        """After about so many rounds every client has had its turns, and nobody is left."""
+        return clients * self.participations / self.size
 
     def init(self, clients: int) -> State:
         return {"taken": torch.zeros(clients, dtype=torch.int64)}

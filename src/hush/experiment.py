@@ -46,7 +46,7 @@ class Spec(BaseModel):
     budget: float | None = None
     delta: float | None = None
     sampling: str = "poisson"
-    participations: int = 1
+    participations: int | None = None
     partition: str = "iid"
     validation: int | None = None
     public: int | None = None
@@ -144,13 +144,16 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
     entry = dataset(spec.data)
     if spec.noise is not None and spec.epsilon is not None:
         raise UsageError("Give --noise or --epsilon, not both: one determines the other.")
+    if spec.participations is not None and spec.sampling != "bounded":
+        raise UsageError("--participations goes with --sampling bounded.")
     settings = _settings(spec, dict(entry.settings))
     method = methods.build(spec.method, **settings)
     clients = spec.clients if spec.clients is not None else entry.clients
     rounds = spec.rounds if spec.rounds is not None else entry.rounds
     if clients < 1:
         raise UsageError(f"clients must be at least 1, not {clients}.")
-    cohort = make_cohort(spec.sampling, spec.cohort if spec.cohort is not None else min(entry.cohort, clients), spec.participations)
+    size = spec.cohort if spec.cohort is not None else min(entry.cohort, clients)
+    cohort = make_cohort(spec.sampling, size, spec.participations or 1)
     cohort.check(clients)
     budget = _budget(spec, method, lenient)
     public = spec.public if spec.public is not None else (entry.public if method.pipeline.needs_public else 0)
@@ -188,7 +191,7 @@ def _budget(spec: Spec, method: Method, lenient: bool) -> Budget | None:
                 "Choose a private method, such as dp-fedavg or fed-smp-rand-k, or leave the flag out.",
             )
         return None
-    noise_given = spec.noise is not None or "noise" in spec.set
+    noise_given = spec.noise is not None
     if spec.budget is not None:
         if not noise_given:
             raise UsageError(

@@ -15,6 +15,6 @@ def pick(known: Mapping[str, T], name: str, kind: str) -> T:
     """`known[name]`, or one sentence that names the nearest."""
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.55)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}."
     raise UsageError(f"There is no {kind} '{name}'; {hint}")

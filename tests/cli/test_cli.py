@@ -168,6 +168,10 @@ def test_toml_and_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     )
     _, out, _ = hush(capsys, "run", "--config", str(config), "--rounds", "2", "--out", str(tmp_path / "r"), "--json")
     value = json.loads(out)
+    _, other, _ = hush(
+        capsys, "run", "--config", str(config), "--rounds", "2", "--epsilon", "3", "--out", str(tmp_path / "s"), "--json"
+    )
+    assert 2.9 < json.loads(other)["epsilon"] <= 3.0  # the flag wins over the file's noise
     assert (value["method"], value["rounds"], value["clip"], value["noise_multiplier"]) == ("dp-fedavg", 2, 0.5, 2.0)
 
 
@@ -203,11 +207,17 @@ BAD = {
     "run --public 0": "public examples",
     "run --device tpu9": "device",
     "run --device mps": "device",
+    "run fedavg --resume nowhere": "leave the method and the other flags out",
+    "run --resume nowhere --rounds 3": "leave the method and the other flags out",
+    "run dp-fedavg --noise 1 --set noise=2": "not both",
+    "run --participations 2": "goes with --sampling bounded",
+    "run --partition dirichlet": "dirichlet needs a positive number",
+    "run dp-fedavg --set ratio=0.1": "no setting of dp-fedavg 'ratio'; known",
     "run --delta 0": "delta must lie between",
     "run --cohort 0": "cohort of 0",
     "epsilon --noise 0.01 --cohort 100 --clients 6000 --rounds 1 --sampling fixed --relation replace-one": "Raise the noise",
     "compare fedavg nope": "no method",
-    "compare fedavg fedavg": "two methods or more",
+    "compare fedavg fedavg": "two different methods",
     "epsilon --noise 1": "--cohort",
     "epsilon --noise 1 --cohort 9 --clients 3 --rounds 1": "cohort of 9 out of 3",
     "epsilon --noise 1 --cohort 1 --clients 3 --rounds 1 --relation foo": "no relation",

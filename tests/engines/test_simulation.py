@@ -427,6 +427,29 @@ def test_public_examples_that_clients_hold_are_refused() -> None:
     assert any("public examples" in line for line in result.guarantee.assumptions)
 
 
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_figures_of_clients_own_examples_are_refused(part: str) -> None:
+    task = make_task()
+    held = hush.Task(task.model, task.train, **{part: (task.train.x[:6], task.train.y[:6])})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"{part} examples belong to clients"):
+        hush.simulate(methods.dp_fedavg(noise=1.0), held, rounds=1, cohort=3)
+    hush.simulate(methods.fedavg(), held, rounds=1, cohort=3)  # where nothing is promised, nothing is broken
+
+
+def test_bounded_participation_says_when_nobody_is_left() -> None:
+    with pytest.warns(UserWarning, match="last for about 2 of 9 rounds"):
+        hush.simulate(methods.dp_fedavg(noise=1.0), make_task(), rounds=9, cohort=Bounded(3, participations=1))
+
+
+def test_misspelt_settings_are_refused_in_python_too() -> None:
+    with pytest.raises(UsageError, match="no setting 'lrr'"):
+        methods.dp_fedavg(lrr=0.1)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="out="):
+        hush.simulate(methods.fedavg(), make_task(), rounds=1, resume=True)
+    with pytest.raises(UsageError, match="eval_every"):
+        hush.simulate(methods.fedavg(), make_task(), rounds=1, eval_every=0)
+
+
 def test_refusals_come_before_training() -> None:
     class Unknown(Poisson):
         pass
@@ -452,7 +475,8 @@ def test_resuming_under_a_smaller_budget_is_refused(tmp_path: Path) -> None:
 
 def test_bytes_of_bounded_participation_and_of_lost_clients() -> None:
     task = make_task(sizes=(3,) * 10)
-    once = hush.simulate(methods.fedavg(), task, rounds=40, cohort=Bounded(5, participations=1))
+    with warnings.catch_warnings(action="ignore"):
+        once = hush.simulate(methods.fedavg(), task, rounds=40, cohort=Bounded(5, participations=1))
     message = once.parameters * 4
     assert once.uplink_bytes_per_client == pytest.approx(message, rel=1e-3)  # 20 expected coins, one participation
     lossy = hush.simulate(methods.fedavg(), task, rounds=4, cohort=5, dropout=0.25)

@@ -77,8 +77,8 @@ def test_the_users_own_task_in_five_lines() -> None:
     x, y = torch.randn(40, 4), torch.randint(0, 2, (40,))
     task = hush.Task(
         model=torch.nn.Linear(4, 2),
-        clients=[(x[i : i + 4], y[i : i + 4]) for i in range(0, 40, 4)],
-        test=(x, y),
+        clients=[(x[i : i + 4], y[i : i + 4].int()) for i in range(0, 32, 4)],
+        test=(x[32:], y[32:]),
     )
     result = hush.simulate(hush.methods.dp_fedavg(noise=1.0), task, rounds=2, cohort=5)
     assert result.test_accuracy is not None
@@ -97,6 +97,13 @@ def test_regression_has_a_loss_and_no_accuracy() -> None:
     assert result.test_accuracy is None
     assert result.test_loss is not None
     assert result.test_loss < 0.1
+
+
+def test_outputs_and_targets_that_would_be_broadcast_are_refused() -> None:
+    x, y = torch.randn(20, 3), torch.randn(20)
+    task = hush.Task(torch.nn.Linear(3, 1), hush.Clients(x, y, [10, 10]), loss=torch.nn.MSELoss())  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="would be broadcast"):
+        hush.simulate(hush.methods.fedavg(), task, rounds=1, cohort=2)
 
 
 def test_clients_must_be_consistent() -> None:

@@ -58,6 +58,10 @@ class RunFlags:
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would cost; train nothing.")] = False
     json: Json = False
 
+    def typed(self) -> list[str]:
+        """The flags that were typed, but for --json."""
+        return [f.name for f in fields(self) if f.name != "json" and getattr(self, f.name) != f.default]
+
     def spec(self, method: str | None, shared: list[str] | None = None) -> Spec:
         """Defaults, then the file, then the flags. With several methods, a setting goes to those of them that take it."""
         from hush.methods import settings_of
@@ -73,9 +77,13 @@ class RunFlags:
             raise UsageError(f"[set] in {self.config} must be a table of key = value.")
         given = given | parse_settings(self.set or [])
         typed = {"method": method} | {key: value for key, value in asdict(self).items() if key in Spec.model_fields}
+        if self.noise is not None or self.epsilon is not None:  # a flag wins over the file, also where it says the same otherwise
+            values = {key: value for key, value in values.items() if key not in ("noise", "epsilon")}
         values |= {key: value for key, value in typed.items() if value is not None and key != "set"}
-        for key in [key for key in given if key in Spec.model_fields and key != "set"]:
-            values.setdefault(key, given.pop(key))  # --set validation=0 says the same as --validation 0
+        for key in [key for key in given if key in Spec.model_fields]:  # --set validation=0 says the same as --validation 0
+            if typed.get(key) is not None:
+                raise UsageError(f"Give --{key.replace('_', '-')} or --set {key}=..., not both.")
+            values[key] = given.pop(key)
         if shared:
             known = {key: None for name in shared for key in settings_of(name)}
             for key in given:

@@ -9,6 +9,7 @@ import typer
 
 from hush.cli import options
 from hush.cli.console import print_json
+from hush.errors import UsageError
 from hush.experiment import make_cohort
 from hush.names import pick
 from hush.privacy import accountant
@@ -61,6 +62,8 @@ def _plan(
 
     known = {str(r): r for r in Relation}
     kind = pick(known, relation.replace("_", "-"), "relation")
+    if participations is not None and sampling != "bounded":
+        raise UsageError("--participations goes with --sampling bounded.")
     drawn = make_cohort(sampling or "poisson", cohort, participations or 1)
     return plan_of(dp_fedavg(clip=1.0, noise=noise), drawn, clients, rounds, kind)
 

@@ -32,6 +32,8 @@ def run(
 ) -> None:
     """Train one method and say what was learned, what it cost and what privacy was spent."""
     if resume is not None:
+        if method is not None or flags.typed():
+            raise UsageError("--resume goes on with a run as it was begun: leave the method and the other flags out.")
         _resume(resume, flags.json)
         return
     spec = flags.spec(method)
@@ -48,7 +50,7 @@ def compare(methods: Annotated[list[str], typer.Argument(help="Two or more metho
     """Train several methods on the same task: one table, one plot. A setting goes to the methods that take it."""
     names = list(dict.fromkeys(methods))
     if len(names) < 2:
-        raise UsageError("A comparison needs two methods or more; hush run trains one.")
+        raise UsageError("A comparison needs two different methods or more; hush run trains one.")
     specs = [flags.spec(name, shared=names) for name in names]
     experiments = [resolve(spec, lenient=True) for spec in specs]
     if flags.dry_run:
@@ -121,7 +123,9 @@ def _run_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, as
         return
     if seeds > 1:
         out().print(comparison([value]))
-    print(results[0].sentence() + ".")
+    print((f"Seed {results[0].seed}: " if seeds > 1 else "") + results[0].sentence() + ".")
+    if seeds > 1 and results[0].guarantee is not None:
+        print(f"The epsilon is that of each run; publishing all {seeds} models costs more.")
     if results[0].stopped:
         print(f"Stopped early, {results[0].stopped}.")
     say(f"Everything is in {folder.path}")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from hush.cohort import Cohort
-from hush.core import Method, Round, Server, Shard
+from hush.core import LocalUpdate, Method, Round, Shard
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.run import pick_device
+from hush.local.sgd import Sgd
 from hush.privacy.guarantee import Budget
 from hush.privacy.settle import certify, settle_privacy
 from hush.random import keys_of
 from hush.tasks.task import Examples, Task, whole
+from hush.transforms import TopK
 
 
 def estimate(
@@ -45,24 +47,23 @@ def estimate(
     shard = Shard(x, y, torch.zeros_like(ids), torch.full_like(ids, len(x)))
     rnd = Round(0, 0, cohort.size)
 
-    def seconds(work: Callable[[], object]) -> float:
-        began = time.perf_counter()
-        work()
-        if place.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - began
+    def seconds(local: LocalUpdate, data: Shard) -> float:
+        """One local training on `data`, from two of its steps where it can be cut short."""
+        short = replace(local, epochs=None, steps=2) if isinstance(local, Sgd) else local
+        keys, took = keys_of(0, torch.arange(len(data.size), device=place)), 0.0
+        for _ in range(2):  # the first pass pays for set-up
+            began = time.perf_counter()
+            short(learner, learner.initial(), data, rnd, keys, None)
+            if place.type == "cuda":
+                torch.cuda.synchronize()
+            took = time.perf_counter() - began
+        return took * local.steps_for(int(data.size.max())) / 2 if isinstance(local, Sgd) else took
 
-    def a_chunk() -> object:
-        return method.local(learner, learner.initial(), shard, rnd, keys_of(0, ids), None)
-
-    def the_preparation() -> object:
-        return method.prepare(learner.initial(), method.init(learner.initial()), rnd, server)
-
+    each_round = seconds(method.local, shard) * cohort.size / chunk
     public = task.placed("public", place, torch.float32)
-    blank = None if public is None else whole(Examples(torch.zeros_like(public.x), torch.zeros_like(public.y)))
-    server = Server(learner, blank)
-    seconds(a_chunk)  # the first pass pays for set-up
-    each_round = seconds(a_chunk) * cohort.size / chunk + seconds(the_preparation)
+    for part in method.pipeline.parts:
+        if isinstance(part, TopK) and public is not None:
+            each_round += seconds(part.training, whole(Examples(torch.zeros_like(public.x), torch.zeros_like(public.y))))
     shares = cohort.expected_participations(allowed, train.count)
     return {
         "method": method.name,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
+from dataclasses import replace
 from types import CodeType, FunctionType
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from hush.cohort import Cohort
 from hush.core import Method, Round
+from hush.local.sgd import Sgd
 from hush.random import keys_of, uniform
 from hush.tasks.task import Task
 from hush.version import __version__
@@ -65,7 +67,8 @@ def _behaviour(method: Method, task: Task) -> str:
             learner, train = task.learner("cpu", torch.float64), task.placed_train("cpu", torch.float64)
             first = torch.nonzero(train.sizes)[:1, 0]
             keys = keys_of(0, torch.zeros_like(first))
-            updates = method.local(learner, learner.initial(), train.shard(first), Round(0, 0, 1.0), keys, None).updates
+            local = replace(method.local, epochs=None, steps=2) if isinstance(method.local, Sgd) else method.local
+            updates = local(learner, learner.initial(), train.shard(first), Round(0, 0, 1.0), keys, None).updates
     except Exception:  # a model that cannot be run so is known by its settings, weights and code alone
         return "unknown"
     signs = uniform(keys_of(1, torch.arange(8)), (updates.shape[1],)).double() - 0.5

@@ -12,7 +12,7 @@ from typing import Any, Required, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from hush.cohort import Cohort, Poisson
+from hush.cohort import Bounded, Cohort, Poisson
 from hush.core import Method, Public, Round, Server
 from hush.engines.diagnostics import Recorder, client_spread, watched
 from hush.engines.fingerprint import fingerprint
@@ -79,6 +79,8 @@ def simulate(
         on_round: called with each round's record.
         secret: where noise and cohorts come from; by default a key of this machine for exactly this run.
     """
+    if resume and out is None:
+        raise UsageError("resume=True needs the folder of the run: out=...")
     run = set_up(method, task, **settings)
     return train(run, out=Path(out) if out is not None else None, resume=resume, on_round=on_round)
 
@@ -130,6 +132,8 @@ def set_up(
     """Place data and model on the device, settle the privacy, and choose the chunk."""
     if rounds < 1 or rounds != int(rounds):
         raise UsageError(f"rounds must be a whole number of at least 1, not {rounds:g}.")
+    if eval_every < 1:
+        raise UsageError(f"eval_every must be at least 1, not {eval_every}.")
     if not 0 <= dropout < 1:
         raise UsageError(f"dropout must lie in [0, 1), not {dropout:g}.")
     place = pick_device(device)
@@ -137,13 +141,22 @@ def set_up(
     cohort = as_cohort(cohort, train.count)
     method, plan, delta, allowed = settle_privacy(method, cohort, train.count, rounds, privacy, delta)
 
+    if isinstance(cohort, Bounded) and cohort.lasts(train.count) < rounds:
+        warnings.warn(
+            f"Clients that join {cohort.participations} times at most last for about {cohort.lasts(train.count):.0f} of {rounds} "
+            "rounds; later ones add noise alone. Raise the participations, or lower the cohort or the rounds.",
+            stacklevel=2,
+        )
+
     learner = task.learner(place, dtype)
     learner.probe(train.x, train.y)
     public = task.placed("public", place, dtype)
     if method.pipeline.needs_public and public is None:
-        raise UsageError(f"{method.name} takes its mask from public examples and the task has none: give it some (public=...).")
-    if method.pipeline.needs_public:
-        task.refuse_public_clients()
+        raise UsageError(
+            f"{method.name} takes its mask from public examples and the task has none: give it some (public=N, --public N)."
+        )
+    if plan is not None:
+        task.refuse_clients_examples()
     mark = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, place.type)
     if chunk is None:
         bytes_allowed = parse_bytes(memory) if memory is not None else default_memory(place)
@@ -167,7 +180,7 @@ def set_up(
         chunk=max(1, chunk),
         dropout=dropout,
         notes=task.notes,
-        eval_every=max(1, eval_every),
+        eval_every=eval_every,
         track_test=track_test,
         diagnostics=diagnostics,
     )
@@ -207,7 +220,7 @@ def _round(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any], dict[str,
     method = watched(run.method, recorder) if run.diagnostics else run.method
     public = method.prepare(now.params, now.state, rnd, run.server)
     total = _sum(run, method, now.params, ids, rnd, public, recorder)
-    _warn_of_nan(recorder, run, now.round)
+    _warn_of_nan(recorder)
     params, state = method.finish(now.params, total, now.state, rnd, public, run.secret)
     if not bool(torch.isfinite(params).all()):
         raise Diverged(
@@ -258,13 +271,13 @@ def _refuse_mixed_rows(method: Method, encoded: Tensor, update: Tensor, rnd: Rou
     alone = method.pipeline.encode(update, rnd, keys, public)
     if not torch.allclose(alone, encoded, rtol=1e-3, atol=1e-5, equal_nan=True):
         raise UsageError(
-            f"The pipeline of {method.name} lets clients affect each other's rows, so no bound holds: encode row by row."
+            f"The pipeline of {method.name} lets clients affect each other's rows, so no bound holds: encode row by row, with "
+            "randomness from rnd.seed or keys."
         )
 
 
-def _warn_of_nan(recorder: Recorder, run: Run, index: int) -> None:
+def _warn_of_nan(recorder: Recorder) -> None:
     """Clients that are not finite contribute zero; where that is all of them, say so."""
     norms = torch.cat(recorder.update_norms) if recorder.update_norms else torch.zeros(0)
     if len(norms) and not bool(torch.isfinite(norms).any()):
-        rest = " and contribute nothing" if run.plan is not None else ""
-        warnings.warn(f"All {len(norms)} clients of round {index + 1} returned NaN or infinity{rest}: lower lr.", stacklevel=2)
+        warnings.warn("In some rounds every client returned NaN or infinity: check the data, or lower lr.", stacklevel=2)

@@ -176,6 +176,11 @@ class FlatModel:
 
     def per_example(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss per example: a loss with further axes (a token each) is averaged over them."""
+        if targets.is_floating_point() and outputs.shape == (*targets.shape, 1):
+            raise UsageError(
+                f"Outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)} would be broadcast: give the "
+                "targets a last axis of one (y[:, None]), or let the model drop its own (nn.Flatten(0))."
+            )
         losses = self.loss(outputs, targets)
         if losses.dim() == 0 or len(losses) != len(targets):
             raise UsageError("The loss must return one value per example: for PyTorch's losses pass reduction='none'.")

@@ -7,6 +7,7 @@ from typing import TypedDict, Unpack
 from hush.core import ServerUpdate
 from hush.errors import UsageError
 from hush.local.sgd import Sgd
+from hush.names import pick
 from hush.server import Adam, Average, Averaged, Momentum
 
 
@@ -29,6 +30,8 @@ class Common(TypedDict, total=False):
 
 def local_sgd(**settings: Unpack[Common]) -> Sgd:
     """Local training as the settings say: `local_steps` wins over the default of one epoch."""
+    for key in settings:
+        pick(Common.__annotations__, key, "setting")
     steps, epochs = settings.get("local_steps"), settings.get("local_epochs")
     if steps is None and epochs is None:
         epochs = 1

@@ -87,7 +87,7 @@ def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
 def _table(values: dict[str, Any]) -> str:
     rows = []
     for key, value in values.items():
-        shown = "unknown" if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)
+        shown = "none" if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)
         rows.append(f"<tr><td>{html.escape(key.replace('_', ' '))}</td><td>{html.escape(shown)}</td></tr>")
     return f"<table>{''.join(rows)}</table>"
 

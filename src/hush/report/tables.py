@@ -13,7 +13,8 @@ def comparison(rows: list[dict[str, Any]]) -> Table:
     """One line a method: what it learned, what it spent, what it sent."""
     table = Table(box=None, pad_edge=False)
     table.add_column("method", no_wrap=True)
-    for title in ("test", "best", "epsilon", "MB up", "MB down", "seconds"):
+    by = rows[0].get("best_by") or "none"
+    for title in ("test", f"best by {by}", "epsilon", "MB up", "MB down", "seconds"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(

@@ -54,5 +54,6 @@ def load_task(
         validation=take(order[:held]) if held else None,
         public=take(order[held : held + public]) if public else None,
         name=data,
+        notes=(f"partition: {split}",),
         model_name=model or entry.model,
     )

@@ -20,7 +20,7 @@ def partition(spec: str, labels: Index, clients: int, seed: int) -> list[Index]:
         return iid(len(labels), clients, rng)
     if name == "dirichlet":
         try:
-            alpha = float(argument or "0.5")
+            alpha = float(argument)
         except ValueError:
             alpha = -1.0
         if not 0 < alpha < float("inf"):

@@ -32,6 +32,8 @@ class Clients:
     sizes: Tensor
 
     def __post_init__(self) -> None:
+        if isinstance(self.sizes, list | tuple):
+            object.__setattr__(self, "sizes", torch.tensor(self.sizes))
         if not all(isinstance(t, Tensor) for t in (self.x, self.y, self.sizes)):
             raise UsageError("Clients are made of torch tensors: convert arrays with torch.from_numpy.")
         if len(self.x) != len(self.y) or int(self.sizes.sum()) != len(self.x) or bool((self.sizes < 0).any()):
@@ -117,16 +119,21 @@ class Task:
         train = self.train
         return Clients(*_place(train.x, train.y, device, dtype), train.sizes.to(device))
 
-    def refuse_public_clients(self) -> None:
-        """Public examples that clients hold are not public: a mask made from them would be an un-noised view of their data."""
-        if self.public is None:
-            return
-        rows = {row.numpy().tobytes() for row in self.public[0].detach().cpu()}
-        held = {data for row in self.train.x.detach().cpu() if (data := row.numpy().tobytes()) in rows}
-        if 2 * len(held) > len(rows):
-            raise UsageError(
-                f"{len(held)} of {len(rows)} public examples belong to clients: take them out of the clients' data first."
-            )
+    def refuse_clients_examples(self) -> None:
+        """What a mask is made from and figures are published of must belong to no client: it is used without noise."""
+        ours = [self.placed(part, "cpu", torch.float32) for part in ("public", "validation", "test")]
+        held: set[bytes] | None = None
+        for part, examples in zip(("public", "validation", "test"), ours, strict=True):
+            if examples is None:
+                continue
+            if held is None:
+                held = {row.numpy().tobytes() for row in self.placed_train("cpu", torch.float32).x}
+            rows = {row.numpy().tobytes() for row in examples.x}
+            if 2 * len(rows & held) > len(rows):
+                raise UsageError(
+                    f"{len(rows & held)} of {len(rows)} {part} examples belong to clients, and are used without noise: "
+                    "take them out of the clients' data first."
+                )
 
 
 def whole(examples: Examples) -> Shard:
@@ -136,10 +143,11 @@ def whole(examples: Examples) -> Shard:
 
 
 def _place(x: Tensor, y: Tensor, device: torch.device | str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    def move(t: Tensor) -> Tensor:
-        return t.to(device, dtype if t.is_floating_point() else t.dtype)
-
-    return move(x), move(y)
+    labels = y.dtype if y.dtype is torch.bool else torch.int64  # PyTorch's losses take no other whole numbers
+    return (
+        x.to(device, dtype if x.is_floating_point() else x.dtype),
+        y.to(device, dtype if y.is_floating_point() else labels),
+    )
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
