@@ -310,6 +310,14 @@ class InPlace(nn.Linear):
         return super().forward(x)
 
 
+class Fleeting(InPlace):
+    """The same in a buffer that is not even saved: it still carries one client's data to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(6), persistent=False)
+
+
 class Assigned(InPlace):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
@@ -321,6 +329,7 @@ class Assigned(InPlace):
     "model",
     [
         InPlace(),
+        Fleeting(),
         Assigned(),
         nn.Sequential(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten(), nn.Linear(6, 3)),
         nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3)),
