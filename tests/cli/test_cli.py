@@ -30,15 +30,12 @@ def hush(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]
 
 
 def start(*args: str, cwd: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "hush", *args]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # a job in the background inherits an ignored SIGINT; a user's terminal does not
-    return subprocess.Popen(command, cwd=cwd, env=env, preexec_fn=_hear_sigint, **pipes)  # type: ignore[call-overload]
-
-
-def _hear_sigint() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    script = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    script += "sys.argv = ['hush', *sys.argv[1:]]; from hush.cli import main; main()"
+    command = [sys.executable, "-c", script, *args]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for_rounds(path: Path, count: int, process: subprocess.Popen[str]) -> None:
