@@ -410,7 +410,11 @@ def test_a_lone_nan_client_does_not_end_a_private_run(tmp_path: Path) -> None:
 
 
 def test_a_finished_folder_is_never_overwritten(tmp_path: Path) -> None:
-    hush.simulate(methods.dp_fedavg(noise=1.0), make_task(), rounds=1, cohort=3, out=tmp_path)
+    done = hush.simulate(methods.dp_fedavg(noise=1.0), make_task(), rounds=1, cohort=3, out=tmp_path)
+    again = hush.simulate(methods.dp_fedavg(noise=1.0), make_task(), rounds=1, cohort=3, out=tmp_path, resume=True)
+    assert again.to_dict() == done.to_dict()  # the same run: its result is read back
+    assert again.guarantee == done.guarantee
+    assert all(torch.equal(done.state_dict[name], value) for name, value in again.state_dict.items())
     before = (tmp_path / "result.json").read_bytes()
     with pytest.raises(UsageError, match="complete run"):
         hush.simulate(methods.fedavg(), make_task(), rounds=1, cohort=3, out=tmp_path, resume=True)

@@ -138,7 +138,7 @@ def _all_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, to
         own = spec.model_copy(update={"seed": spec.seed + i})
         place = folder if seeds == 1 else RunDir(folder.path / f"seed-{own.seed}")
         if place.finished:
-            results.append(_read_back(place))
+            results.append(Result.read(place))
             continue
         experiment = resolve(own, lenient=folder is not top[0])
         ready = experiment.set_up(experiment.task(data_dir))
@@ -169,21 +169,6 @@ def _advance(progress: Any, bar: Any) -> Callable[[dict[str, Any]], None]:
         progress.update(bar, completed=record["round"], total=record["rounds"], figures=shown)
 
     return on_round
-
-
-def _read_back(folder: RunDir) -> Result:
-    """A complete run from its files."""
-    from hush.privacy.guarantee import Guarantee, Relation, Unit, View
-
-    value = folder.read_json("result.json")
-    certificate = folder.read_json("certificate.json")
-    proved = certificate["guarantee"]
-    guarantee = None
-    if proved is not None:
-        kinds = {"unit": Unit(proved["unit"]), "relation": Relation(proved["relation"]), "view": View(proved["view"])}
-        guarantee = Guarantee(**proved | kinds | {"assumptions": tuple(proved["assumptions"])})
-    history = folder.keep_rounds("rounds.jsonl", value["rounds"])
-    return Result(**value | {"notes": tuple(value["notes"])}, guarantee=guarantee, history=history)
 
 
 @contextmanager

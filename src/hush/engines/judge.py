@@ -114,6 +114,7 @@ def conclude(run: Run, now: Snapshot, history: list[dict[str, Any]]) -> Result:
         stopped=stopped,
         best_by=best_by(run),
         notes=run.notes,
+        run_id=run.run_id,
         guarantee=guarantee,
         history=history,
         state_dict=run.learner.state_dict(model),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from hush.engines.rundir import RunDir
 from hush.privacy.guarantee import Guarantee
 
 
@@ -47,6 +48,8 @@ class Result:
     stopped: str | None = None
     best_by: str | None = None
     notes: tuple[str, ...] = ()
+    run_id: str | None = None
+    """Equal for the same run on the same machine; made from its secret, so it tells nothing else."""
     guarantee: Guarantee | None = field(default=None, repr=False)
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
     state_dict: dict[str, Tensor] = field(default_factory=dict, repr=False)
@@ -57,6 +60,19 @@ class Result:
         skipped = ("guarantee", "history", "state_dict")
         fields = {key: value for key, value in self.__dict__.items() if key not in skipped}
         return fields | {"notes": list(self.notes)}
+
+    @staticmethod
+    def read(folder: RunDir) -> Result:
+        """A complete run, from its files."""
+        value = folder.read_json("result.json")
+        proved = folder.read_json("certificate.json")["guarantee"]
+        saved = folder.read_tensors("model.safetensors")
+        return Result(
+            **value | {"notes": tuple(value["notes"])},
+            guarantee=Guarantee.from_dict(proved) if proved is not None else None,
+            history=folder.keep_rounds("rounds.jsonl", value["rounds"]),
+            state_dict=saved[0] if saved is not None else {},
+        )
 
     def certificate(self) -> dict[str, Any]:
         """What was proved, in a form to file: the statement and its assumptions, no figure of any client's data."""
@@ -69,9 +85,10 @@ class Result:
             "rounds": self.rounds,
             "noise_multiplier": self.noise_multiplier,
             "clip": self.clip,
-            "guarantee": asdict(self.guarantee) if self.guarantee else None,
+            "guarantee": self.guarantee.to_dict() if self.guarantee else None,
             "server_guarantee": None,
             "claimed_epsilon": self.claimed_epsilon,
+            "run_id": self.run_id,
             "hush_version": self.hush_version,
         }
 

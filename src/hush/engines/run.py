@@ -44,6 +44,11 @@ class Run:
     track_test: bool
     diagnostics: bool
 
+    @property
+    def run_id(self) -> str:
+        """A name that only this run on this machine has; it can be published."""
+        return self.secret.stream("run id", 0, 8).hex()
+
     def round(self, index: int) -> Round:
         return Round(index, derive(self.seed, 1, index), self.cohort.size)
 

@@ -88,6 +88,10 @@ def simulate(
 def train(run: Run, *, out: Path | None = None, resume: bool = False, on_round: OnRound | None = None) -> Result:
     """Every round of a run that was set up, checkpointed after each where it has a folder."""
     folder = RunDir(out) if out is not None else None
+    if folder is not None and folder.finished and resume:
+        done = Result.read(folder)
+        if done.run_id == run.run_id:
+            return done
     now, history = _start(run, folder, resume)
     began = time.perf_counter() - now.seconds
     while now.round < run.rounds:

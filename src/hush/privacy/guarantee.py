@@ -69,6 +69,12 @@ class Guarantee:
             "assumptions": list(self.assumptions),
         }
 
+    @staticmethod
+    def from_dict(value: dict[str, Any]) -> Guarantee:
+        """The inverse of `to_dict`."""
+        kinds = {"unit": Unit(value["unit"]), "relation": Relation(value["relation"]), "view": View(value["view"])}
+        return Guarantee(**value | kinds | {"assumptions": tuple(value["assumptions"])})
+
 
 _READERS = {
     View.RELEASED: "anyone who reads the model",
