@@ -1,14 +1,36 @@
-"""Hush: federated learning that says as little as possible."""
+"""Hush: federated learning that says as little as possible.
 
-from hush import methods
-from hush.cohort import Bounded, FixedSize, Poisson
-from hush.core import Bound, Chain, Method, Round, Transform, Wire, chain
-from hush.engines import Result, simulate
-from hush.errors import DataError, Diverged, HushError, NoGuarantee, UsageError
-from hush.privacy import Budget, Guarantee, Plan, account, calibrate, plan_of
-from hush.tasks.build import load_task
-from hush.tasks.task import Clients, Examples, Task
+Names are loaded when they are first used: `import hush` is immediate, and the command line hears Ctrl-C while torch loads.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from hush.version import __version__
+
+if TYPE_CHECKING:
+    from hush import methods
+    from hush.cohort import Bounded, FixedSize, Poisson
+    from hush.core import Bound, Chain, Method, Round, Transform, Wire, chain
+    from hush.engines import Result, simulate
+    from hush.errors import DataError, Diverged, HushError, NoGuarantee, UsageError
+    from hush.privacy import Budget, Guarantee, Plan, account, calibrate, plan_of
+    from hush.tasks.build import load_task
+    from hush.tasks.task import Clients, Examples, Task
+
+_HOMES = {
+    "cohort": ("Bounded", "FixedSize", "Poisson"),
+    "core": ("Bound", "Chain", "Method", "Round", "Transform", "Wire", "chain"),
+    "engines": ("Result", "simulate"),
+    "errors": ("DataError", "Diverged", "HushError", "NoGuarantee", "UsageError"),
+    "privacy": ("Budget", "Guarantee", "Plan", "account", "calibrate", "plan_of"),
+    "tasks.build": ("load_task",),
+    "tasks.task": ("Clients", "Examples", "Task"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_ROOMS = ("engines", "local", "methods", "privacy", "server", "tasks", "transforms")
 
 __all__ = [
     "Bound",
@@ -41,3 +63,18 @@ __all__ = [
     "plan_of",
     "simulate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        value = getattr(import_module(f"hush.{_HOME_OF[name]}"), name)
+    elif name in _ROOMS:
+        value = import_module(f"hush.{name}")
+    else:
+        raise AttributeError(f"module 'hush' has no attribute '{name}'")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_ROOMS})

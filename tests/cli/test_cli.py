@@ -301,6 +301,17 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
     assert (tmp_path / "r" / "checkpoint.safetensors").is_file()
 
 
+def test_ctrl_c_while_everything_is_still_loading(tmp_path: Path) -> None:
+    script = (
+        "import _thread, sys, threading, hush.cli; assert 'torch' not in sys.modules; sys.argv = ['hush', 'run', '--out', 'r']; "
+        "threading.Timer(0.3, _thread.interrupt_main).start(); hush.cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130
+    assert done.stderr == "hush: interrupted.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_sigkill_in_any_round_resumes_to_the_identical_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Kill the process outright, three times, at different moments; the end is the same to the last bit."""
     flags = ["--rounds", "60", "--clients", "300", "--cohort", "60", "--noise", "2", "--set", "average_iterates=0.7"]

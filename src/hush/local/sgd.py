@@ -89,17 +89,17 @@ class Sgd(LocalUpdate):
         largest, width = int(size.max()), min(self.batch_size, int(size.max()))
         order = torch.empty(len(size), largest, dtype=torch.int64, device=device)
         column = torch.arange(width, device=device)
-        for now in range(len(step)):
-            if bool(begins[now].all()):
+        for now, (beginning, living) in enumerate(zip(begins, live, strict=True)):
+            if bool(beginning.all()):
                 order = self._shuffled(data.size, keys, epochs[now], largest)
-            elif bool(begins[now].any()):
-                rows = torch.nonzero(begins[now]).flatten().to(device)
+            elif bool(beginning.any()):
+                rows = torch.nonzero(beginning).flatten().to(device)
                 order[rows] = self._shuffled(data.size[rows], keys[rows], epochs[now, rows], largest)
             place = offsets[now][:, None] + column
             real = alive[now][:, None] & (place < data.size[:, None])
             # a padded row repeats the client's own first example and weighs nothing
             chosen = torch.where(real, order.gather(1, place.clamp_max(largest - 1)), 0)
-            yield Batch(data.start[:, None] + chosen, real, alive[now], bool(live[now].all()))
+            yield Batch(data.start[:, None] + chosen, real, alive[now], bool(living.all()))
 
     @staticmethod
     def _shuffled(size: Tensor, keys: Tensor, epochs: Tensor, largest: int) -> Tensor:

@@ -1,0 +1,74 @@
+"""The commands, and how they end: errors are one sentence and exit code 2; Ctrl-C is 130 and loses nothing."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import typer
+
+from hush.cli import lists, privacy, runs
+from hush.cli.console import say
+from hush.errors import HushError
+
+# the base of typer's complaints about flags, whether typer brings its own click (>= 0.27) or imports it
+_FlagError: type[Exception] = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "format_message"))
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Federated learning that says as little as possible.",
+)
+app.command("run")(runs.run)
+app.command("compare")(runs.compare)
+app.command("epsilon")(privacy.epsilon)
+app.command("calibrate")(privacy.calibrate)
+app.command("methods")(lists.methods)
+app.add_typer(lists.data, name="data")
+app.command("models")(lists.models)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if version:
+        from hush.version import __version__
+
+        print(__version__)
+        raise typer.Exit()
+
+
+def run_command() -> None:
+    """Run what was typed, and exit."""
+    warnings.showwarning = _one_line
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except HushError as error:
+        say(f"hush: {error}")
+        sys.exit(2)
+    except typer.Exit as stop:
+        sys.exit(stop.exit_code)
+    except _FlagError as error:
+        say(f"hush: {_flag_message(error)}")
+        sys.exit(2)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except BrokenPipeError:
+        sys.exit(1)
+    except MemoryError:
+        say("hush: out of memory: lower --memory or --cohort.")
+        sys.exit(2)
+    except OSError as error:
+        place = f" ({error.filename})" if error.filename else ""
+        say(f"hush: {error.strerror or error}{place}.")
+        sys.exit(2)
+
+
+def _flag_message(error: Exception) -> str:
+    message = getattr(error, "format_message", None)
+    return str(message()) if message else str(error)
+
+
+def _one_line(message: Warning | str, *_: object, **__: object) -> None:
+    say(f"note: {message}")
