@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hush import Bounded, FixedSize, Poisson, UsageError
-from hush.privacy.secret import Secret
+from hush.secret import Secret
 
 SECRET = Secret(b"s" * 32)
 

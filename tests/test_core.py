@@ -8,7 +8,7 @@ import torch
 
 from hush import Bound, Round, Transform, UsageError, Wire, chain
 from hush.core import Public, State, bound_after, scope, within
-from hush.privacy.secret import Secret
+from hush.secret import Secret
 from hush.transforms import Clip, Gaussian, RandK
 
 RND = Round(index=0, seed=3, cohort=2.0)

@@ -20,6 +20,20 @@ def test_import_is_light() -> None:
     assert heavy == "[]"
 
 
+def test_every_module_can_be_the_first_to_be_imported() -> None:
+    """No import works only because another one happened before it."""
+    script = (
+        "import pkgutil, sys, importlib, torch, hush\n"
+        "names = [m.name for m in pkgutil.walk_packages(hush.__path__, 'hush.') if m.name != 'hush.__main__']\n"
+        "assert len(names) > 50\n"
+        "for name in names:\n"
+        "    for loaded in [m for m in sys.modules if m == 'hush' or m.startswith('hush.')]: del sys.modules[loaded]\n"
+        "    importlib.import_module(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_wheel_builds_and_runs_from_a_clean_place(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
     done = subprocess.run(build, capture_output=True, text=True)

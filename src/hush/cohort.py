@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hush.core import State
 from hush.errors import UsageError
-from hush.privacy.secret import Secret
+from hush.secret import Secret
 
 
 @dataclass(frozen=True)

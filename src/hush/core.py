@@ -19,7 +19,7 @@ from hush.errors import UsageError
 if TYPE_CHECKING:
     from hush.local.flat import FlatModel
     from hush.privacy.plan import Plan
-    from hush.privacy.secret import Secret
+    from hush.secret import Secret
 
 State = Mapping[str, Tensor]
 """What a station carries from round to round: named tensors, so that every state can be written to disk."""

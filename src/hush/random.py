@@ -2,7 +2,7 @@
 
 A client's batch order and dropout masks, and a round's shared coordinate mask, are pure functions of a key, so a cohort of a
 hundred, a chunk of ten and a lone client all draw the same numbers. The mixer is SplitMix64's finaliser (Steele, Lea, Flood
-2014). It is statistically good and *not* secret: noise and cohorts are drawn in `hush.privacy.secret` instead.
+2014). It is statistically good and *not* secret: noise and cohorts are drawn in `hush.secret` instead.
 """
 
 from __future__ import annotations

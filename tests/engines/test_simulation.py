@@ -17,7 +17,7 @@ from hush import Bounded, Budget, Diverged, FixedSize, NoGuarantee, Poisson, Usa
 from hush.core import LocalUpdate, Trained
 from hush.engines import simulation
 from hush.engines.memory import chunk_size, parse_bytes
-from hush.privacy.secret import Secret
+from hush.secret import Secret
 from hush.server import Average
 from tests.conftest import make_task
 

@@ -12,7 +12,7 @@ from hush.core import Chain, Public, Round, State
 from hush.privacy.claimed import opacus_classic
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.plan import is_private, needs_noise, with_noise
-from hush.privacy.secret import Secret
+from hush.secret import Secret
 from hush.transforms import Clip, Gaussian, RandK
 
 COHORT = Poisson(10)

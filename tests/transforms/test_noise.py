@@ -8,7 +8,7 @@ from scipy import stats
 
 from hush import Round, Transform, UsageError, chain
 from hush.core import Chain, Public, State
-from hush.privacy.secret import Secret
+from hush.secret import Secret
 from hush.transforms import Clip, Gaussian
 
 DIM = 40_000

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hush import Round, UsageError, Wire, chain
 from hush.core import Server
 from hush.local import Sgd
-from hush.privacy.secret import Secret
+from hush.secret import Secret
 from hush.tasks.task import whole
 from hush.transforms import RandK, TopK
 from hush.transforms.sparsify import kept

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hush.core import Bound, Chain, Method, Public, Round, Server, Shard, State, Transform, Wire
 from hush.local.flat import FlatModel
-from hush.privacy.secret import Secret
+from hush.secret import Secret
 from hush.transforms.clip import Clip, l2
 from hush.transforms.noise import Gaussian
 

@@ -13,8 +13,8 @@ from hush.core import Method, Round, Server, State, scope, within
 from hush.errors import DataError, UsageError
 from hush.local.flat import FlatModel
 from hush.privacy.plan import Plan
-from hush.privacy.secret import Secret
 from hush.random import derive
+from hush.secret import Secret
 from hush.tasks.task import Clients, Examples, Task
 
 

@@ -24,9 +24,9 @@ from hush.engines.rundir import CHECKPOINT, RunDir
 from hush.errors import Diverged, UsageError
 from hush.privacy.guarantee import Budget
 from hush.privacy.plan import is_private
-from hush.privacy.secret import Secret
 from hush.privacy.settle import settle_privacy
 from hush.random import derive, keys_of
+from hush.secret import Secret
 from hush.tasks.task import Task, whole
 from hush.version import __version__
 

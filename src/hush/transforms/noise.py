@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hush.core import Bound, Public, Round, State, Transform
 from hush.errors import UsageError
-from hush.privacy.secret import Secret
+from hush.secret import Secret
 
 
 @dataclass(frozen=True)

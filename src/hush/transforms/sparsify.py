@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hush.core import Bound, LocalUpdate, Public, Round, Server, State, Transform, Wire
 from hush.errors import UsageError
-from hush.privacy.secret import Secret
 from hush.random import derive, keys_of, words
+from hush.secret import Secret
 
 
 def kept(ratio: float, dim: int) -> int:

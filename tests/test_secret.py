@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hush.privacy.secret import Secret, machine_key
+from hush.secret import Secret, machine_key
 
 
 def test_the_machine_key_is_made_once_and_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
