@@ -318,6 +318,15 @@ class Fleeting(InPlace):
         self.register_buffer("seen", torch.zeros(6), persistent=False)
 
 
+class Still(InPlace):
+    """A write that changes nothing yet: spectral norm at weights where its iteration has converged."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen.mul_(2.0)
+        return nn.Linear.forward(self, x)
+
+
 class Assigned(InPlace):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
@@ -330,6 +339,7 @@ class Assigned(InPlace):
     [
         InPlace(),
         Fleeting(),
+        Still(),
         Assigned(),
         nn.Sequential(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten(), nn.Linear(6, 3)),
         nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3)),

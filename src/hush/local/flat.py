@@ -108,6 +108,7 @@ class FlatModel:
         if len(x) == 0:
             return
         rows = torch.arange(min(2, len(x)), device=x.device)
+        writes = {n: b._version for n, b in self.module.named_buffers()}
         why = ""
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -127,7 +128,7 @@ class FlatModel:
                     raise
                 except Exception as error:
                     raise UsageError(f"The model does not train on one example of the data: {_first_line(error)}") from error
-        self._refuse_changed_buffers()
+        self._refuse_changed_buffers(writes)
         if bool(torch.isfinite(x[rows]).all()) and not bool(torch.isfinite(losses).all()):
             raise UsageError("The model returns NaN or infinity on finite examples before any training: check it.")
         self._slow_layers = any(_FALLBACK in str(w.message) for w in said)
@@ -150,11 +151,15 @@ class FlatModel:
         rounding = 1e-2 if self.device.type == "cuda" else 1e-4  # a GPU may choose another algorithm for another shape
         return bool((plain - padded).norm() <= rounding * plain.norm())
 
-    def _refuse_changed_buffers(self) -> None:
-        """A buffer that training changes would carry clients' data out of the pipeline, un-noised, and into each other."""
+    def _refuse_changed_buffers(self, writes: dict[str, int]) -> None:
+        """A buffer that training changes would carry clients' data out of the pipeline, un-noised, and into each other.
+
+        `writes` counts what was written into each before the trial. A write of the value that was already there counts too:
+        spectral norm's iteration stands still at the initial weights and moves at every others.
+        """
         for name, now in self.module.named_buffers():
             try:
-                changed = name not in self._buffers or not torch.equal(self._buffers[name], now)
+                changed = writes.get(name) != now._version or not torch.equal(self._buffers[name], now)
             except RuntimeError:  # what vmap left behind where the module assigned to it
                 changed = True
             if changed:
