@@ -67,6 +67,22 @@ class FixedSize(Cohort):
 
 
 @dataclass(frozen=True)
+class SecretParticipation(Cohort):
+    """All clients send noise in every round, and each adds its data only if its own secret coin, size/clients, says so.
+
+    Nobody picks a cohort, so nobody knows one: the amplification holds against the server too, under a secure sum. It costs
+    uploads from everybody.
+    """
+
+    def expected_participations(self, rounds: int, clients: int) -> float:
+        return float(rounds)
+
+    def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
+        coins = secret.coins("cohort", index, clients)
+        return torch.nonzero(coins < self.size / clients).flatten(), state
+
+
+@dataclass(frozen=True)
 class Bounded(Cohort):
     """Poisson coins until a client has taken part `participations` times; then it rests for good.
 

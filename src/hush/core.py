@@ -18,7 +18,8 @@ from hush.errors import UsageError
 
 if TYPE_CHECKING:
     from hush.local.flat import FlatModel
-    from hush.privacy.plan import Plan
+    from hush.privacy.theorems import Claim
+    from hush.privacy.vocabulary import Plan
     from hush.secret import Secret
 
 State = Mapping[str, Tensor]
@@ -56,6 +57,8 @@ class Wire:
 
     entries: int
     bits: int = 32
+    integer: bool = False
+    """Whole numbers, which are summed exactly."""
 
     @property
     def bytes(self) -> int:
@@ -68,6 +71,10 @@ class Bound:
 
     l2: float = math.inf
     reason: str = "nothing in the pipeline clips a client's update"
+    bit: float = 0.0
+    """The weight of adaptive clipping's bit, an entry of +-bit/2 that the norm includes; zero where the clip is fixed."""
+    integer: bool = False
+    """Whether entries are whole numbers, and the norm was checked in whole numbers."""
 
 
 class Shard(NamedTuple):
@@ -254,8 +261,8 @@ class Method:
     local: LocalUpdate
     pipeline: Chain
     server: ServerUpdate
-    claim: Callable[[Plan, float], float | None] | None = field(default=None, compare=False)
-    """The epsilon that the paper itself would print, for a plan and a delta; never ours."""
+    claim: Callable[[Plan, float], Claim | None] | None = field(default=None, compare=False)
+    """What the paper itself would print, for a plan and a delta, and on what conditions; never ours."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.pipeline, Chain):

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hush import methods
-from hush.cohort import Bounded, Cohort, FixedSize, Poisson
+from hush.cohort import Bounded, Cohort, FixedSize, Poisson, SecretParticipation
 from hush.core import Method
 from hush.engines.run import Run
 from hush.engines.simulation import set_up
@@ -27,7 +27,7 @@ from hush.tasks.task import Task
 
 DEFAULT_METHOD = "fed-smp-top-k"
 DEFAULT_EPSILON = 8.0
-SAMPLINGS = ("poisson", "fixed", "bounded")
+SAMPLINGS = ("poisson", "fixed", "bounded", "secret")
 
 
 class Spec(BaseModel):
@@ -54,6 +54,9 @@ class Spec(BaseModel):
     device: str = "auto"
     memory: str | None = None
     dropout: float = 0.0
+    noise_mode: str = "fast"
+    ledger: str | None = None
+    population: str | None = None
     eval_every: int = 1
     track_test: bool = False
     set: dict[str, Any] = Field(default_factory=dict)
@@ -131,6 +134,9 @@ class Experiment:
             device=spec.device,
             memory=spec.memory,
             dropout=spec.dropout,
+            noise_mode=spec.noise_mode,
+            ledger=spec.ledger,
+            population=spec.population,
             eval_every=spec.eval_every,
             track_test=spec.track_test,
         )
@@ -211,5 +217,7 @@ def make_cohort(sampling: str, size: float, participations: int = 1) -> Cohort:
         return FixedSize(size)
     if sampling == "bounded":
         return Bounded(size, participations)
+    if sampling == "secret":
+        return SecretParticipation(size)
     pick(dict.fromkeys(SAMPLINGS), sampling, "sampling")
     raise AssertionError(sampling)

@@ -161,7 +161,8 @@ def test_a_run_writes_what_it_promises(tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = hush.simulate(methods.fed_smp_top_k(ratio=0.3, **PRIVATE), make_task(sizes=SIZES), rounds=4, cohort=5, out=out)
     names = {p.name for p in out.iterdir()}
-    assert names == {"rounds.jsonl", "diagnostics.jsonl", "model.safetensors", "result.json", "certificate.json"}
+    files = {"rounds.jsonl", "diagnostics.jsonl", "model.safetensors", "result.json", "certificate.json", "ledger.sqlite"}
+    assert names == files
     saved = json.loads((out / "result.json").read_text())
     contract = [
         "method",

@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from hush import Method, NoGuarantee, Poisson, Transform, chain, methods, plan_of
+from hush import Bounded, FixedSize, Method, NoGuarantee, Poisson, Transform, account, chain, methods, plan_of
+from hush.cohort import SecretParticipation
 from hush.core import Chain, Public, Round, State
-from hush.privacy.claimed import opacus_classic
+from hush.privacy.claimed import claimed_by_dp_fedavg, claimed_by_fed_smp
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.plan import is_private, needs_noise, with_noise
+from hush.privacy.plan import is_private, needs_noise, server_plan, with_noise, with_secure_noise
+from hush.privacy.theorems import Claim
+from hush.privacy.vocabulary import Bit, L2Ball, PoissonSampling, SkellamNoise
 from hush.secret import Secret
-from hush.transforms import Clip, Gaussian, RandK
+from hush.transforms import Clip, ExactNoise, Gaussian, RandK
 
 COHORT = Poisson(10)
 
@@ -26,8 +29,11 @@ def with_parts(*parts: Transform) -> Method:
 def test_plans_of_the_private_methods(name: str) -> None:
     plan = plan_of(methods.build(name, clip=0.4, noise=1.4), COHORT, 100, 7)
     assert plan.noise_multiplier == pytest.approx(1.4)
-    assert plan.sensitivity == 0.4
-    assert (plan.cohort, plan.clients, plan.rounds) == (COHORT, 100, 7)
+    (phase,) = plan.phases
+    assert phase.releases[0].bound == L2Ball(0.4)
+    assert phase.releases[0].noise.std == pytest.approx(0.56)
+    assert phase.releases[0].noise.on == ("every entry" if name == "dp-fedavg" else "public mask")
+    assert (phase.sampling, plan.population, plan.rounds) == (PoissonSampling(0.1, 100), 100, 7)
     assert (plan.unit, plan.relation, plan.view) == (Unit.CLIENT, Relation.ADD_REMOVE, View.RELEASED)
     assert plan.assumptions
 
@@ -112,13 +118,77 @@ def test_noise_is_filled_in_once() -> None:
     assert chain(*ready.pipeline.parts) == ready.pipeline
 
 
+def shown(claim: Claim | None) -> float:
+    assert claim is not None
+    assert claim.epsilon is not None
+    return claim.epsilon
+
+
 @pytest.mark.parametrize(("noise", "printed"), [(1.4, 1.01), (2.0, 0.58), (2.5, 0.44)])
 def test_the_papers_own_figures_are_reproduced_as_claims(noise: float, printed: float) -> None:
     """Fed-SMP prints these for T=180; 2.02 at noise 1 needs 181 rounds."""
     plan = plan_of(methods.fed_smp_rand_k(noise=noise), Poisson(100), 6000, 180)
-    assert opacus_classic(plan, 6000**-1.1) == pytest.approx(printed, abs=0.006)
+    assert shown(claimed_by_fed_smp(plan, 6000**-1.1)) == pytest.approx(printed, abs=0.006)
 
 
 def test_the_claim_at_noise_one() -> None:
     plan = plan_of(methods.dp_fedavg(noise=1.0), Poisson(100), 6000, 181)
-    assert opacus_classic(plan, 6000**-1.1) == pytest.approx(2.02, abs=0.006)
+    assert shown(claimed_by_dp_fedavg(plan, 6000**-1.1)) == pytest.approx(2.02, abs=0.006)
+
+
+def test_a_claim_shows_its_own_conditions_as_met_or_violated() -> None:
+    poisson = claimed_by_dp_fedavg(plan_of(methods.dp_fedavg(noise=1.4), Poisson(100), 6000, 180), 1e-5)
+    fixed = claimed_by_dp_fedavg(plan_of(methods.dp_fedavg(noise=1.4), FixedSize(100), 6000, 180), 1e-5)
+    assert poisson is not None
+    assert fixed is not None
+    assert poisson.holds
+    assert not fixed.holds
+    paper = claimed_by_fed_smp(plan_of(methods.fed_smp_rand_k(noise=1.4), FixedSize(100), 6000, 180), 6000**-1.1)
+    assert paper is not None
+    assert len([c for c in paper.conditions if not c.met]) >= 2  # its sampling, and the cap on alpha
+    assert claimed_by_fed_smp(plan_of(methods.fed_smp_rand_k(noise=1.4), Bounded(100, 3), 6000, 180), 1e-5) is None
+
+
+def test_secret_participation_is_proved_against_the_server_too() -> None:
+    plan = plan_of(methods.dp_fedavg(noise=1.4), SecretParticipation(100), 6000, 180)
+    assert (plan.relation, plan.honest_min) == (Relation.ZERO_OUT, 6000)
+    server = server_plan(plan)
+    assert server.view is View.SECAGG
+    delta = 6000**-1.1
+    assert account(server, delta).epsilon == pytest.approx(account(plan, delta).epsilon)
+    assert account(plan, delta).epsilon == pytest.approx(0.6303, abs=1e-3)
+    for cohort in (Poisson(100), FixedSize(100), Bounded(100, 3)):
+        with pytest.raises(NoGuarantee):
+            account(server_plan(plan_of(methods.dp_fedavg(noise=1.4), cohort, 6000, 180)), delta)
+    lossy = plan_of(methods.dp_fedavg(noise=1.4), SecretParticipation(100), 6000, 180, dropout=0.2)
+    assert lossy.honest_min == 4800
+    assert lossy.noise_multiplier == pytest.approx(1.4)
+
+
+def test_an_adaptive_clip_pays_for_its_bit() -> None:
+    fixed = plan_of(methods.dp_fedavg(noise=1.0), COHORT, 100, 7)
+    adaptive = plan_of(methods.dp_fedavg(noise=1.0, clip_quantile=0.5), COHORT, 100, 7)
+    update, bit = adaptive.phases[0].releases
+    assert isinstance(update.bound, L2Ball)
+    assert update.bound.adaptive
+    assert update.bound.norm == pytest.approx(1.0)
+    assert bit.bound == Bit(0.2)
+    assert adaptive.noise_multiplier == pytest.approx(1.0)  # of both together
+    assert update.noise.std > fixed.phases[0].releases[0].noise.std  # so the update's own noise is larger
+    assert account(adaptive, 1e-3).epsilon == pytest.approx(account(fixed, 1e-3).epsilon, rel=1e-6)
+
+
+def test_exact_noise_has_the_same_plan_as_the_gaussian_it_rounds() -> None:
+    method = methods.fed_smp_rand_k(noise=1.4, clip=0.4)
+    fast = plan_of(method, COHORT, 100, 7)
+    secure = plan_of(with_secure_noise(method, COHORT), COHORT, 100, 7)
+    assert secure.secure
+    assert not fast.secure
+    assert account(secure, 1e-3).epsilon == pytest.approx(account(fast, 1e-3).epsilon, rel=1e-9)
+    assert secure.assumptions[-1] != fast.assumptions[-1]
+    shares = with_secure_noise(method, SecretParticipation(10))
+    assert isinstance(plan_of(shares, SecretParticipation(10), 100, 7).phases[0].releases[0].noise, SkellamNoise)
+    with pytest.raises(NoGuarantee, match="do not add up"):
+        plan_of(with_secure_noise(method, COHORT), SecretParticipation(10), 100, 7)
+    with pytest.raises(NoGuarantee, match="not checked in integers"):
+        plan_of(with_parts(Clip(1.0), ExactNoise(1.0, 1.0)), COHORT, 100, 7)

@@ -8,7 +8,9 @@ import warnings
 import typer
 
 from hush.cli import lists, privacy, runs
+from hush.cli.certify import certify
 from hush.cli.console import say
+from hush.cli.ledger import ledger
 from hush.errors import HushError
 
 # the base of typer's complaints about flags, whether typer brings its own click (>= 0.27) or imports it
@@ -25,6 +27,8 @@ app.command("run")(runs.run)
 app.command("compare")(runs.compare)
 app.command("epsilon")(privacy.epsilon)
 app.command("calibrate")(privacy.calibrate)
+app.command("certify")(certify)
+app.add_typer(ledger, name="ledger")
 app.command("methods")(lists.methods)
 app.add_typer(lists.data, name="data")
 app.command("models")(lists.models)

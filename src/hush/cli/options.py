@@ -15,7 +15,7 @@ from hush.errors import UsageError
 from hush.experiment import Spec, parse_settings, read_toml
 
 Delta = Annotated[float | None, typer.Option("--delta", help="Delta [default: clients^-1.1].")]
-Sampling = Annotated[str | None, typer.Option("--sampling", help="poisson (default), fixed or bounded.")]
+Sampling = Annotated[str | None, typer.Option("--sampling", help="poisson (default), fixed, bounded or secret.")]
 Participations = Annotated[int | None, typer.Option("--participations", help="With --sampling bounded: most rounds of a client.")]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie [default: $HUSH_DATA, or the user's cache].")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, and nothing else.")]
@@ -48,6 +48,16 @@ class RunFlags:
     set: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: key=value. Repeatable.")] = None
     config: Annotated[Path | None, typer.Option("--config", help="A TOML file with the same keys; flags win over it.")] = None
     secure: Annotated[bool, typer.Option("--secure", help="Sum securely (not in this version).")] = False
+    noise_mode: Annotated[
+        str | None,
+        typer.Option("--noise-mode", help="fast (default, for research) or secure: exact, cryptographic, not repeatable."),
+    ] = None
+    ledger: Annotated[
+        str | None, typer.Option("--ledger", help="A ledger shared by all runs on the same clients; its budget is enforced.")
+    ] = None
+    population: Annotated[
+        str | None, typer.Option("--population", help="With --ledger: whose privacy is spent [default: the data set].")
+    ] = None
     dropout: Annotated[float | None, typer.Option("--dropout", help="Share of selected clients that never answers.")] = None
     eval_every: Annotated[int | None, typer.Option("--eval-every", help="Evaluate every so many rounds.")] = None
     track_test: Annotated[

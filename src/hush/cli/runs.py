@@ -153,8 +153,11 @@ def _one(ready: Run, folder: RunDir, label: str) -> Result:
     with round_progress() as progress:
         bar = progress.add_task(label, total=ready.rounds, figures="")
         result = train(ready, out=folder.path, resume=True, on_round=_advance(progress, bar))
+    from hush.report.certificate_page import certificate_page
     from hush.report.page import run_page
 
+    certificate = folder.read_json("certificate.json")
+    folder.write_bytes("certificate.html", certificate_page(certificate).encode())
     details = folder.keep_rounds("diagnostics.jsonl", result.rounds)
     folder.write_bytes("report.html", run_page(result, details).encode())
     return result
@@ -198,6 +201,7 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
                 delta=e.spec.delta,
                 device=e.spec.device,
                 memory=e.spec.memory,
+                dropout=e.spec.dropout,
             )
         )
     if as_json:

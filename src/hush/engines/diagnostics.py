@@ -15,8 +15,9 @@ from torch import Tensor
 from hush.core import Bound, Chain, Method, Public, Round, Server, Shard, State, Transform, Wire
 from hush.local.flat import FlatModel
 from hush.secret import Secret
+from hush.transforms.adaptive import AdaptiveClip
 from hush.transforms.clip import Clip, l2
-from hush.transforms.noise import Gaussian
+from hush.transforms.noise import Noise
 
 
 @dataclass
@@ -32,19 +33,19 @@ class Recorder:
     clip: float = math.inf
     figures: dict[str, float | int | None] = field(default_factory=dict)
 
-    def encoded(self, index: int, part: Transform, x: Tensor, y: Tensor) -> None:
+    def encoded(self, index: int, part: Transform, x: Tensor, y: Tensor, public: Public) -> None:
         self.before[index] = self.before.get(index, 0) + _finite_sum(x)
         self.after[index] = self.after.get(index, 0) + _finite_sum(y)
-        if isinstance(part, Clip):
-            self.clip = part.norm
+        if isinstance(part, Clip | AdaptiveClip):
+            self.clip = part.norm if isinstance(part, Clip) else float(public)
             self.clip_norms.append(l2(x))
 
     def decoded(self, index: int, part: Transform, total: Tensor, out: Tensor, clean: Tensor | None) -> None:
-        if isinstance(part, Gaussian):
+        if isinstance(part, Noise):
             self.figures["signal_norm"] = _norm(total) / self.cohort
             self.figures["noise_norm"] = _norm(out - total) / self.cohort
         elif clean is not None and index in self.before:
-            name = "clip_bias" if isinstance(part, Clip) else "compression_error"
+            name = "clip_bias" if isinstance(part, Clip | AdaptiveClip) else "compression_error"
             self.figures[name] = _norm(clean - self.before[index]) / self.cohort
 
     def trained(self, updates: Tensor, losses: Tensor) -> None:
@@ -95,13 +96,13 @@ class Watched(Transform):
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         y = self.part.encode(x, rnd, keys, public)
-        self.recorder.encoded(self.index, self.part, x, y)
+        self.recorder.encoded(self.index, self.part, x, y, public)
         return y
 
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         out, after = self.part.decode(total, state, rnd, public, secret)
         clean = None
-        if not isinstance(self.part, Gaussian) and self.index in self.recorder.after:
+        if not isinstance(self.part, Noise) and self.index in self.recorder.after:
             clean, _ = self.part.decode(self.recorder.after[self.index], state, rnd, public, secret)
         self.recorder.decoded(self.index, self.part, total, out, clean)
         return out, after

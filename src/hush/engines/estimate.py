@@ -30,12 +30,14 @@ def estimate(
     delta: float | None = None,
     device: str = "auto",
     memory: str | None = None,
+    dropout: float = 0.0,
 ) -> dict[str, Any]:
     """Rounds, bytes, epsilon and seconds. The time is that of one chunk of clients made of zeros; no example is read."""
     place = pick_device(device)
     train = task.train
-    method, plan, delta, allowed = settle_privacy(method, cohort, train.count, rounds, budget, delta)
-    guarantee, claimed = certify(plan, delta, allowed, method)
+    method, plan, delta, allowed = settle_privacy(method, cohort, train.count, rounds, budget, delta, dropout)
+    proof = certify(plan.first(allowed) if plan is not None else None, delta, method)
+    guarantee = proof.guarantee if proof else None
     learner = task.learner(place)
     typical = int(train.sizes.float().mean().ceil())
     x = torch.zeros(max(typical, 1), *train.x.shape[1:], dtype=train.x.dtype, device=place)
@@ -74,9 +76,9 @@ def estimate(
         "rounds": allowed,
         "parameters": learner.dim,
         "epsilon": guarantee.epsilon if guarantee else None,
-        "epsilon_server": None,
+        "epsilon_server": proof.server.epsilon if proof and proof.server else None,
         "delta": guarantee.delta if guarantee else None,
-        "claimed_epsilon": claimed,
+        "claimed_epsilon": proof.claim.epsilon if proof and proof.claim else None,
         "noise_multiplier": plan.noise_multiplier if plan else None,
         "uplink_bytes_per_client": shares * method.uplink(learner.dim).bytes,
         "downlink_bytes_per_client": shares * method.downlink_bytes(learner.dim),

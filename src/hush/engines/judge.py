@@ -9,14 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hush.cohort import Bounded, Cohort, FixedSize, Poisson
+from hush.cohort import Bounded, Cohort, FixedSize, Poisson, SecretParticipation
+from hush.core import Method, State, within
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
 from hush.errors import Diverged
 from hush.local.flat import FlatModel
 from hush.privacy.accountant import spent
-from hush.privacy.settle import certify
+from hush.privacy.ledger import RunAccount
+from hush.privacy.settle import as_charged, certify
 from hush.tasks.task import Examples
+from hush.transforms import AdaptiveClip, Clip
 from hush.version import __version__
 
 
@@ -38,7 +41,10 @@ def judge(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
             record[f"{name}_loss"], record[f"{name}_accuracy"] = _evaluate(run.learner, model, examples)
             if record[f"{name}_loss"] is None:
                 raise Diverged(f"The model of round {now.round} returns NaN or infinity on the {name} examples: lower lr.")
-    record["epsilon"] = spent(run.plan, run.delta, now.round) if run.plan is not None and run.delta is not None else None
+    record["epsilon"] = None
+    if run.plan is not None and run.delta is not None:
+        charged = as_charged(run.plan, now.round, now.charges)
+        record["epsilon"] = spent(charged, run.delta, charged.rounds)
     judged = record[f"{best_by(run)}_accuracy"] if best_by(run) else None
     if judged is not None and judged >= now.best_accuracy:
         now = replace(now, best=model, best_accuracy=judged)
@@ -65,7 +71,9 @@ def _evaluate(learner: FlatModel, model: Tensor, examples: Examples) -> tuple[fl
     return (loss if math.isfinite(loss) else None), accuracy
 
 
-def conclude(run: Run, now: Snapshot, history: list[dict[str, Any]]) -> Result:
+def conclude(
+    run: Run, now: Snapshot, history: list[dict[str, Any]], stopped: str | None = None, account: RunAccount | None = None
+) -> Result:
     """The result: the last model, and the best round's beside it."""
     model = run.method.model(now.params, now.state)
     loss, accuracy = _evaluate(run.learner, model, run.test) if run.test is not None else (None, None)
@@ -74,9 +82,10 @@ def conclude(run: Run, now: Snapshot, history: list[dict[str, Any]]) -> Result:
         best = now.best_accuracy if now.best_accuracy >= 0 else None
     elif run.test is not None and best_by(run) == "validation":
         best = _evaluate(run.learner, now.best, run.test)[1]
-    guarantee, claimed = certify(run.plan, run.delta, now.round, run.method)
-    stopped = None
-    if run.rounds < run.rounds_planned:
+    charged = as_charged(run.plan, now.round, now.charges) if run.plan is not None else None
+    proof = certify(charged, run.delta, run.method)
+    guarantee = proof.guarantee if proof else None
+    if stopped is None and run.rounds < run.rounds_planned:
         stopped = f"budget: round {run.rounds + 1} of {run.rounds_planned} would have exceeded it"
     dim = run.learner.dim
     times = run.cohort.expected_participations(now.round, run.train.count)
@@ -95,14 +104,14 @@ def conclude(run: Run, now: Snapshot, history: list[dict[str, Any]]) -> Result:
         train_loss=now.train_loss,
         validation_accuracy=next((r.get("validation_accuracy") for r in reversed(history)), None),
         epsilon=guarantee.epsilon if guarantee else None,
-        epsilon_server=None,
+        epsilon_server=proof.server.epsilon if proof and proof.server else None,
         delta=guarantee.delta if guarantee else None,
         unit=str(guarantee.unit) if guarantee else None,
         relation=str(guarantee.relation) if guarantee else None,
         view=str(guarantee.view) if guarantee else None,
         noise_multiplier=run.plan.noise_multiplier if run.plan else None,
-        clip=run.plan.sensitivity if run.plan else None,
-        claimed_epsilon=claimed,
+        clip=clip_of(run.method, now.state),
+        claimed_epsilon=proof.claim.epsilon if proof and proof.claim else None,
         uplink_bytes_per_client=uplink_bytes(run, now.round),
         downlink_bytes_per_client=times * run.method.downlink_bytes(dim),
         seconds=now.seconds,
@@ -115,15 +124,68 @@ def conclude(run: Run, now: Snapshot, history: list[dict[str, Any]]) -> Result:
         best_by=best_by(run),
         notes=run.notes,
         run_id=run.run_id,
-        guarantee=guarantee,
+        noise_mode=None if run.plan is None else "secure" if run.plan.secure else "fast",
+        rounds_charged=charged.rounds if charged is not None else None,
+        population=_population(run, account),
+        configuration=_configuration(run),
+        proof=proof,
         history=history,
         state_dict=run.learner.state_dict(model),
     )
 
 
+def clip_of(method: Method, state: State) -> float | None:
+    """The clip that the next round would use."""
+    for i, part in enumerate(method.pipeline.parts):
+        if isinstance(part, AdaptiveClip):
+            return float(within(str(i), within("pipeline", state))["clip"])
+        if isinstance(part, Clip):
+            return part.norm
+    return None
+
+
+def _configuration(run: Run) -> dict[str, Any]:
+    """What the guarantee depends on, as it ran."""
+    parts = [repr(part) for part in run.method.pipeline.parts]
+    return {
+        "method": run.method.name,
+        "pipeline": parts,
+        "local": repr(run.method.local),
+        "server": repr(run.method.server),
+        "cohort": repr(run.cohort),
+        "clients": run.train.count,
+        "rounds": run.rounds_planned,
+        "dropout": run.dropout,
+        "seed": run.seed,
+        "delta": run.delta,
+    }
+
+
+def _population(run: Run, account: RunAccount | None) -> dict[str, Any] | None:
+    """What all runs on the same clients spent together, where they share a ledger."""
+    if account is None or run.ledger is None or run.delta is None:
+        return None
+    pool = account.ledger.populations[account.population]
+    delta = pool.delta if pool.delta is not None else run.delta
+    return {
+        "name": pool.name,
+        "runs": len(pool.runs),
+        "epsilon": pool.spent(delta),
+        "delta": delta,
+        "budget": pool.epsilon,
+        "ledger_entries": account.ledger.entries,
+        "ledger_head": account.ledger.head,
+    }
+
+
 def sampling_name(cohort: Cohort) -> str:
     """A cohort's name on the command line."""
-    names: dict[type[Cohort], str] = {Poisson: "poisson", FixedSize: "fixed", Bounded: "bounded"}
+    names: dict[type[Cohort], str] = {
+        Poisson: "poisson",
+        FixedSize: "fixed",
+        Bounded: "bounded",
+        SecretParticipation: "secret",
+    }
     return names.get(type(cohort), type(cohort).__name__)
 
 

@@ -8,7 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from hush.engines.rundir import RunDir
+from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Guarantee
+from hush.privacy.settle import Proof
 
 
 @dataclass(frozen=True)
@@ -50,47 +52,55 @@ class Result:
     notes: tuple[str, ...] = ()
     run_id: str | None = None
     """Equal for the same run on the same machine; made from its secret, so it tells nothing else."""
-    guarantee: Guarantee | None = field(default=None, repr=False)
+    noise_mode: str | None = None
+    rounds_charged: int | None = None
+    """Rounds that were paid for: more than `rounds` where an interrupted one was drawn again."""
+    population: dict[str, Any] | None = None
+    """What all runs on the same clients spent together, where they share a ledger."""
+    configuration: dict[str, Any] = field(default_factory=dict, repr=False)
+    proof: Proof | None = field(default=None, repr=False)
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
     state_dict: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """The trained weights: the user's own module loads them."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object: the figures alone."""
-        skipped = ("guarantee", "history", "state_dict")
+        skipped = ("configuration", "proof", "history", "state_dict")
         fields = {key: value for key, value in self.__dict__.items() if key not in skipped}
         return fields | {"notes": list(self.notes)}
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What was proved against readers of the models."""
+        return self.proof.guarantee if self.proof else None
 
     @staticmethod
     def read(folder: RunDir) -> Result:
         """A complete run, from its files."""
         value = folder.read_json("result.json")
-        proved = folder.read_json("certificate.json")["guarantee"]
+        certificate = folder.read_json("certificate.json")
         saved = folder.read_tensors("model.safetensors")
         return Result(
             **value | {"notes": tuple(value["notes"])},
-            guarantee=Guarantee.from_dict(proved) if proved is not None else None,
+            configuration=certificate["configuration"],
+            proof=proof_from_dict(certificate),
             history=folder.keep_rounds("rounds.jsonl", value["rounds"]),
             state_dict=saved[0] if saved is not None else {},
         )
 
-    def certificate(self) -> dict[str, Any]:
+    def certificate(self, model_sha256: str | None = None) -> dict[str, Any]:
         """What was proved, in a form to file: the statement and its assumptions, no figure of any client's data."""
-        return {
-            "method": self.method,
-            "data": self.data,
-            "clients": self.clients,
-            "cohort": self.cohort,
-            "sampling": self.sampling,
-            "rounds": self.rounds,
-            "noise_multiplier": self.noise_multiplier,
-            "clip": self.clip,
-            "guarantee": self.guarantee.to_dict() if self.guarantee else None,
-            "server_guarantee": None,
-            "claimed_epsilon": self.claimed_epsilon,
-            "run_id": self.run_id,
-            "hush_version": self.hush_version,
-        }
+        keys = ("method", "data", "model", "clients", "cohort", "sampling", "rounds", "rounds_charged", "noise_multiplier")
+        facts = {key: getattr(self, key) for key in (*keys, "claimed_epsilon", "population", "run_id", "hush_version")}
+        return (
+            facts
+            | proof_to_dict(self.proof)
+            | {
+                "configuration": self.configuration,
+                "configuration_sha256": digest(self.configuration),
+                "model_sha256": model_sha256,
+            }
+        )
 
     def sentence(self, beside: Result | None = None) -> str:
         """What was learned, what privacy was spent, what it cost in bytes, in words a person can repeat."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from hush.cohort import Cohort
 from hush.core import Method, Round, Server, State, scope, within
 from hush.errors import DataError, UsageError
 from hush.local.flat import FlatModel
-from hush.privacy.plan import Plan
+from hush.privacy.vocabulary import Plan
 from hush.random import derive
 from hush.secret import Secret
 from hush.tasks.task import Clients, Examples, Task
@@ -31,6 +32,11 @@ class Run:
     test: Examples | None
     cohort: Cohort
     secret: Secret
+    secure: bool
+    """Whether the secret is fresh: an interrupted round is then drawn anew, and charged again."""
+    mark: str
+    """A name that only these settings and data on this machine have; it can be published."""
+    run_id: str
     fingerprint: str
     plan: Plan | None
     delta: float | None
@@ -43,11 +49,14 @@ class Run:
     eval_every: int
     track_test: bool
     diagnostics: bool
+    ledger: Path | None
+    """A ledger shared with other runs; without one, a run with a folder keeps its own there."""
+    population: str
 
     @property
-    def run_id(self) -> str:
-        """A name that only this run on this machine has; it can be published."""
-        return self.secret.stream("run id", 0, 8).hex()
+    def attempt(self) -> str:
+        """Empty where a repeat draws the very same noise; otherwise a name of this secret."""
+        return self.secret.stream("attempt", 0, 8).hex() if self.secure else ""
 
     def round(self, index: int) -> Round:
         return Round(index, derive(self.seed, 1, index), self.cohort.size)
@@ -65,11 +74,15 @@ class Snapshot:
     best_accuracy: float = -1.0
     train_loss: float | None = None
     seconds: float = 0.0
+    charges: int = 0
+    """Rounds that were paid for: more than `round` where a round was drawn again."""
 
     def to_disk(self, run: Run) -> tuple[dict[str, Tensor], dict[str, str]]:
-        tensors = {"params": self.params, "best": self.best, "secret": torch.tensor(list(run.secret.key), dtype=torch.uint8)}
+        tensors = {"params": self.params, "best": self.best}
+        if not run.secure:  # a fresh secret is for this process alone
+            tensors["secret"] = torch.tensor(list(run.secret.key), dtype=torch.uint8)
         tensors |= scope("state", self.state) | scope("cohort", self.cohort_state)
-        keys = ("round", "best_accuracy", "train_loss", "seconds")
+        keys = ("round", "best_accuracy", "train_loss", "seconds", "charges")
         return tensors, {"fingerprint": run.fingerprint} | {k: json.dumps(getattr(self, k)) for k in keys}
 
     @staticmethod
@@ -77,7 +90,7 @@ class Snapshot:
         """The state a checkpoint holds, if it is of this very run."""
         if meta.get("fingerprint") != run.fingerprint:
             raise DataError(f"{where} holds a run with other settings or other data: it cannot go on from here.")
-        if bytes(tensors["secret"].tolist()) != run.secret.key:
+        if not run.secure and bytes(tensors["secret"].tolist()) != run.secret.key:
             raise DataError(f"{where} was begun on another machine, whose noise cannot be repeated here.")
         place = run.learner.device
         state = within("state", tensors)

@@ -1,12 +1,14 @@
 """A run on disk: every file is whole or absent, whatever kills the process.
 
     config.json  rounds.jsonl  diagnostics.jsonl  checkpoint.safetensors  model.safetensors  result.json  certificate.json
+    ledger.sqlite (what was charged, round by round)  run.json (the name of a run with secure noise)
 
 `checkpoint.safetensors` holds the run's secret key; it is readable by its owner alone and deleted when the run is complete.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -19,6 +21,8 @@ from torch import Tensor
 from hush.errors import DataError, HushError
 
 CHECKPOINT = "checkpoint.safetensors"
+IDENTITY = "run.json"
+LEDGER = "ledger.sqlite"
 
 
 class DiskError(HushError):
@@ -37,7 +41,7 @@ class RunDir:
 
     @property
     def started(self) -> bool:
-        return any((self.path / name).is_file() for name in ("result.json", CHECKPOINT, "config.json", "rounds.jsonl"))
+        return any((self.path / name).is_file() for name in ("result.json", CHECKPOINT, IDENTITY, "config.json", "rounds.jsonl"))
 
     def write_bytes(self, name: str, data: bytes, mode: int = 0o644) -> None:
         """All of it under its name, or nothing: a draft is flushed to the disk and then renamed."""
@@ -53,6 +57,13 @@ class RunDir:
             if self.path.is_dir():
                 draft.unlink(missing_ok=True)
             raise DiskError(f"{self.path / name} cannot be written: {error.strerror}. What was saved before is intact.") from error
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    def digest(self, name: str) -> str:
+        """SHA-256 of a file."""
+        return hashlib.sha256((self.path / name).read_bytes()).hexdigest()
 
     def write_json(self, name: str, value: Any) -> None:
         self.write_bytes(name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
@@ -20,10 +22,12 @@ from hush.engines.judge import conclude, is_judged, judge
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot, pick_device
-from hush.engines.rundir import CHECKPOINT, RunDir
-from hush.errors import Diverged, UsageError
+from hush.engines.rundir import CHECKPOINT, IDENTITY, LEDGER, RunDir
+from hush.errors import DataError, Diverged, UsageError
+from hush.names import pick
 from hush.privacy.guarantee import Budget
-from hush.privacy.plan import is_private
+from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
+from hush.privacy.plan import is_private, with_secure_noise
 from hush.privacy.settle import settle_privacy
 from hush.random import derive, keys_of
 from hush.secret import Secret
@@ -31,6 +35,7 @@ from hush.tasks.task import Task, whole
 from hush.version import __version__
 
 OnRound = Callable[[dict[str, Any]], None]
+NOISE_MODES = ("fast", "secure")
 
 
 class Settings(TypedDict, total=False):
@@ -50,6 +55,9 @@ class Settings(TypedDict, total=False):
     track_test: bool
     diagnostics: bool
     secret: Secret | None
+    noise_mode: str
+    ledger: Path | str | None
+    population: str | None
 
 
 def simulate(
@@ -78,6 +86,10 @@ def simulate(
         out: a folder for the run; with `resume=True` a run found there goes on to the identical result.
         on_round: called with each round's record.
         secret: where noise and cohorts come from; by default a key of this machine for exactly this run.
+        noise_mode: `fast`, floating-point noise that a resumed run repeats, fit for research; or `secure`, exact integers from a
+            cryptographic stream that nobody can repeat: an interrupted round is then drawn anew and charged again.
+        ledger: a file shared by all runs on the same clients; every round is charged there before its noise is drawn, and the
+            run ends where the budget of its `population` does (default: the task's name).
     """
     if resume and out is None:
         raise UsageError("resume=True needs the folder of the run: out=...")
@@ -90,11 +102,39 @@ def train(run: Run, *, out: Path | None = None, resume: bool = False, on_round: 
     folder = RunDir(out) if out is not None else None
     if folder is not None and folder.finished and resume:
         done = Result.read(folder)
-        if done.run_id == run.run_id:
+        if done.run_id is not None and done.run_id.startswith(run.mark):
             return done
     now, history = _start(run, folder, resume)
+    run = _identified(run, folder)
+    with _account(run, folder) as account:
+        result = _all_rounds(run, now, history, folder, account, on_round)
+    if folder is not None:
+        folder.write_tensors("model.safetensors", result.state_dict, {"hush": __version__})
+        folder.write_json("certificate.json", result.certificate(folder.digest("model.safetensors")))
+        folder.write_json("result.json", result.to_dict())
+        folder.forget_checkpoint()
+    return result
+
+
+def _all_rounds(
+    run: Run,
+    now: Snapshot,
+    history: list[dict[str, Any]],
+    folder: RunDir | None,
+    account: RunAccount | None,
+    on_round: OnRound | None,
+) -> Result:
+    """Charge, train, keep, tell; until the rounds or the budget are spent."""
+    stopped = None
     began = time.perf_counter() - now.seconds
     while now.round < run.rounds:
+        try:
+            now = replace(now, charges=_charge(run, account, now))
+        except BudgetSpent as spent:
+            stopped = f"budget: in round {now.round + 1} of {run.rounds_planned} {spent}"
+            if now.round == 0:
+                raise UsageError(f"Not one round fits: {spent}.") from None
+            break
         now, record, details = _round(run, now)
         now = replace(now, seconds=time.perf_counter() - began)
         history.append(record)
@@ -105,13 +145,7 @@ def train(run: Run, *, out: Path | None = None, resume: bool = False, on_round: 
             folder.write_tensors(CHECKPOINT, *now.to_disk(run), mode=0o600)
         if on_round is not None:
             on_round(record | {"train_loss": now.train_loss, "rounds": run.rounds, "seconds": now.seconds})
-    result = conclude(run, now, history)
-    if folder is not None:
-        folder.write_tensors("model.safetensors", result.state_dict, {"hush": __version__})
-        folder.write_json("certificate.json", result.certificate())
-        folder.write_json("result.json", result.to_dict())
-        folder.forget_checkpoint()
-    return result
+    return conclude(run, now, history, stopped, account)
 
 
 def set_up(
@@ -132,6 +166,9 @@ def set_up(
     eval_every: int = 1,
     track_test: bool = False,
     diagnostics: bool = True,
+    noise_mode: str = "fast",
+    ledger: Path | str | None = None,
+    population: str | None = None,
 ) -> Run:
     """Place data and model on the device, settle the privacy, and choose the chunk."""
     if rounds < 1 or rounds != int(rounds):
@@ -143,7 +180,10 @@ def set_up(
     place = pick_device(device)
     train = task.placed_train(place, dtype)
     cohort = as_cohort(cohort, train.count)
-    method, plan, delta, allowed = settle_privacy(method, cohort, train.count, rounds, privacy, delta)
+    pick(dict.fromkeys(NOISE_MODES), noise_mode, "noise mode")
+    if noise_mode == "secure":
+        method = with_secure_noise(method, cohort)
+    method, plan, delta, allowed = settle_privacy(method, cohort, train.count, rounds, privacy, delta, dropout)
 
     if isinstance(cohort, Bounded) and cohort.lasts(train.count) < rounds:
         warnings.warn(
@@ -161,7 +201,13 @@ def set_up(
         )
     if plan is not None:
         task.refuse_clients_examples()
-    mark = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, place.type)
+    if population is not None and ledger is None:
+        raise UsageError("population=... names who a ledger keeps account of: give ledger=... too.")
+    print_of_run = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, place.type)
+    own = secret or Secret.for_run(print_of_run.encode())
+    mark, secure = own.stream("run id", 0, 8).hex(), plan is not None and plan.secure
+    if secure and secret is None:
+        own = Secret.fresh()
     if chunk is None:
         bytes_allowed = parse_bytes(memory) if memory is not None else default_memory(place)
         chunk = chunk_size(learner, method.local, train.x, train.y, bytes_allowed)
@@ -174,8 +220,11 @@ def set_up(
         validation=task.placed("validation", place, dtype),
         test=task.placed("test", place, dtype),
         cohort=cohort,
-        secret=secret or Secret.for_run(mark.encode()),
-        fingerprint=mark,
+        secret=own,
+        secure=secure,
+        mark=mark,
+        run_id=f"{mark}-{os.urandom(4).hex()}" if secure else mark,
+        fingerprint=print_of_run,
         plan=plan,
         delta=delta,
         rounds=allowed,
@@ -187,6 +236,8 @@ def set_up(
         eval_every=eval_every,
         track_test=track_test,
         diagnostics=diagnostics,
+        ledger=Path(ledger) if ledger is not None else None,
+        population=population or task.name,
     )
 
 
@@ -212,6 +263,41 @@ def _start(run: Run, folder: RunDir | None, resume: bool) -> tuple[Snapshot, lis
         raise UsageError(f"{folder.path} is at round {now.round} already, past the {run.rounds} that this budget allows.")
     folder.keep_rounds("diagnostics.jsonl", now.round)
     return now, folder.keep_rounds("rounds.jsonl", now.round)
+
+
+def _identified(run: Run, folder: RunDir | None) -> Run:
+    """The run under the name it has in its folder: a run with fresh noise has one that its secret does not tell."""
+    if folder is None or not run.secure:
+        return run
+    if not folder.has(IDENTITY):
+        folder.write_json(IDENTITY, {"run_id": run.run_id})
+        return run
+    known = str(folder.read_json(IDENTITY).get("run_id"))
+    if not known.startswith(run.mark):
+        raise DataError(f"{folder.path} holds a run with other settings or data, or of another machine: it cannot go on from here.")
+    return replace(run, run_id=known)
+
+
+@contextmanager
+def _account(run: Run, folder: RunDir | None) -> Iterator[RunAccount | None]:
+    """Where this run's rounds are charged: the ledger it shares, or one of its own."""
+    path = run.ledger or (folder.path / LEDGER if folder is not None else None)
+    if run.plan is None or path is None:
+        yield None
+        return
+    ledger = Ledger(path)
+    try:
+        yield ledger.open_run(run.run_id, run.population, run.plan)
+    finally:
+        ledger.close()
+
+
+def _charge(run: Run, account: RunAccount | None, now: Snapshot) -> int:
+    """Pay for the round that comes, before anything of it is drawn; how many have been paid for by now."""
+    if account is None:
+        return now.round + 1
+    account.charge(now.round, run.attempt)
+    return account.charges
 
 
 def _round(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
@@ -250,9 +336,10 @@ def _round(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any], dict[str,
 
 
 def _sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder) -> Tensor:
-    """The sum over the cohort, accumulated in float64 chunk by chunk; clients of like size train together."""
-    entries = run.method.uplink(run.learner.dim).entries
-    total = torch.zeros(entries, dtype=torch.float64, device=params.device)
+    """The sum over the cohort, in float64 or in integers, chunk by chunk; clients of like size train together."""
+    message = run.method.uplink(run.learner.dim)
+    entries, kind = message.entries, torch.int64 if message.integer else torch.float64
+    total = torch.zeros(entries, dtype=kind, device=params.device)
     ids = ids.to(params.device)
     ids = ids[run.train.sizes[ids].argsort(descending=True, stable=True)]
     for number, part in enumerate(torch.split(ids, run.chunk) if len(ids) else ()):
@@ -266,14 +353,17 @@ def _sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, publ
         if number == 0 and len(part) > 1 and run.plan is not None:
             _refuse_mixed_rows(run.method, encoded[:1], trained.updates[:1], rnd, keys[:1], public)
         recorder.trained(trained.updates, trained.losses)
-        total += encoded.sum(0, dtype=torch.float64)
+        if message.integer and encoded.is_floating_point():
+            raise UsageError(f"The pipeline of {method.name} promises integers and returns {encoded.dtype}.")
+        total += encoded.sum(0, dtype=kind)
     return total
 
 
 def _refuse_mixed_rows(method: Method, encoded: Tensor, update: Tensor, rnd: Round, keys: Tensor, public: Public) -> None:
     """Sensitivity is per client: encode the first client alone, and see that its neighbours made no difference."""
     alone = method.pipeline.encode(update, rnd, keys, public)
-    if not torch.allclose(alone, encoded, rtol=1e-3, atol=1e-5, equal_nan=True):
+    least = 1e-5 if encoded.is_floating_point() else 1.0  # rounding may fall to either side of an integer
+    if not torch.allclose(alone.double(), encoded.double(), rtol=1e-3, atol=least, equal_nan=True):
         raise UsageError(
             f"The pipeline of {method.name} lets clients affect each other's rows, so no bound holds: encode row by row, with "
             "randomness from rnd.seed or keys."

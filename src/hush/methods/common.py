@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TypedDict, Unpack
 
-from hush.core import ServerUpdate
+from hush.core import ServerUpdate, Transform
 from hush.errors import UsageError
 from hush.local.sgd import Sgd
 from hush.names import pick
 from hush.server import Adam, Average, Averaged, Momentum
+from hush.transforms import AdaptiveClip, Clip
 
 
 class Common(TypedDict, total=False):
@@ -45,6 +46,11 @@ def local_sgd(**settings: Unpack[Common]) -> Sgd:
         every=settings.get("lr_decay_every", 1),
         prox=settings.get("prox", 0.0),
     )
+
+
+def clipping(clip: float, quantile: float | None) -> Transform:
+    """A fixed clip, or one that starts there and follows that quantile of the clients' norms, at the price of a noisy bit."""
+    return Clip(clip) if quantile is None else AdaptiveClip(clip, quantile)
 
 
 def server_step(**settings: Unpack[Common]) -> ServerUpdate:

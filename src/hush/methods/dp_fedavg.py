@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Unpack
 
 from hush.core import Method, chain
-from hush.methods.common import Common, local_sgd, server_step
-from hush.privacy.claimed import opacus_classic
-from hush.transforms import Clip, Gaussian
+from hush.methods.common import Common, clipping, local_sgd, server_step
+from hush.privacy.claimed import claimed_by_dp_fedavg
+from hush.transforms import Gaussian
 
 
-def dp_fedavg(clip: float = 1.0, noise: float | None = None, **common: Unpack[Common]) -> Method:
+def dp_fedavg(
+    clip: float = 1.0, noise: float | None = None, clip_quantile: float | None = None, **common: Unpack[Common]
+) -> Method:
     """Clip every client's update, sum, add noise. `noise=None` is calibrated from the budget."""
-    pipeline = chain(Clip(clip), Gaussian(noise))
-    return Method("dp-fedavg", local_sgd(**common), pipeline, server_step(**common), claim=opacus_classic)
+    pipeline = chain(clipping(clip, clip_quantile), Gaussian(noise))
+    return Method("dp-fedavg", local_sgd(**common), pipeline, server_step(**common), claim=claimed_by_dp_fedavg)

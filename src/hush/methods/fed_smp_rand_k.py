@@ -11,12 +11,18 @@ from __future__ import annotations
 from typing import Unpack
 
 from hush.core import Method, chain
-from hush.methods.common import Common, local_sgd, server_step
-from hush.privacy.claimed import opacus_classic
-from hush.transforms import Clip, Gaussian, RandK
+from hush.methods.common import Common, clipping, local_sgd, server_step
+from hush.privacy.claimed import claimed_by_fed_smp
+from hush.transforms import Gaussian, RandK
 
 
-def fed_smp_rand_k(ratio: float = 0.1, clip: float = 1.0, noise: float | None = None, **common: Unpack[Common]) -> Method:
+def fed_smp_rand_k(
+    ratio: float = 0.1,
+    clip: float = 1.0,
+    noise: float | None = None,
+    clip_quantile: float | None = None,
+    **common: Unpack[Common],
+) -> Method:
     """Send and noise a random share `ratio` of the coordinates."""
-    pipeline = chain(RandK(ratio), Clip(clip), Gaussian(noise))
-    return Method("fed-smp-rand-k", local_sgd(**common), pipeline, server_step(**common), claim=opacus_classic)
+    pipeline = chain(RandK(ratio), clipping(clip, clip_quantile), Gaussian(noise))
+    return Method("fed-smp-rand-k", local_sgd(**common), pipeline, server_step(**common), claim=claimed_by_fed_smp)

@@ -10,16 +10,21 @@ from __future__ import annotations
 from typing import Unpack
 
 from hush.core import Method, chain
-from hush.methods.common import Common, local_sgd, server_step
+from hush.methods.common import Common, clipping, local_sgd, server_step
 from hush.methods.public_mask import public_top_k
-from hush.privacy.claimed import opacus_classic
-from hush.transforms import Clip, Gaussian
+from hush.privacy.claimed import claimed_by_fed_smp
+from hush.transforms import Gaussian
 
 
 def fed_smp_top_k(
-    ratio: float = 0.1, clip: float = 1.0, noise: float | None = None, public_steps: int = 0, **common: Unpack[Common]
+    ratio: float = 0.1,
+    clip: float = 1.0,
+    noise: float | None = None,
+    clip_quantile: float | None = None,
+    public_steps: int = 0,
+    **common: Unpack[Common],
 ) -> Method:
     """Send and noise the share `ratio` of coordinates that move most on public data."""
     local = local_sgd(**common)
-    pipeline = chain(public_top_k(ratio, local, public_steps), Clip(clip), Gaussian(noise))
-    return Method("fed-smp-top-k", local, pipeline, server_step(**common), claim=opacus_classic)
+    pipeline = chain(public_top_k(ratio, local, public_steps), clipping(clip, clip_quantile), Gaussian(noise))
+    return Method("fed-smp-top-k", local, pipeline, server_step(**common), claim=claimed_by_fed_smp)

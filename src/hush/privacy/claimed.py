@@ -1,30 +1,30 @@
-"""What papers print for themselves. Shown as `claimed`, never as ours: see `docs/privacy.md`."""
+"""What a method's paper would print for a plan. Shown as `claimed`, never as ours: see `docs/privacy.md`."""
 
 from __future__ import annotations
 
-import logging
-import math
-
-import dp_accounting
-from dp_accounting import rdp
-
-from hush.privacy.plan import Plan
-
-_ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(12, 64))
+from hush.privacy import theorems
+from hush.privacy.theorems import Claim
+from hush.privacy.vocabulary import FixedSampling, Plan, PoissonSampling, SecretParticipation
 
 
-def opacus_classic(plan: Plan, delta: float) -> float | None:
-    """Fed-SMP's figure: Poisson RDP at Opacus' orders whatever the sampling was, and eps = rdp + log(1/delta)/(order - 1)."""
-    event = dp_accounting.PoissonSampledDpEvent(
-        plan.cohort.size / plan.clients, dp_accounting.GaussianDpEvent(plan.noise_multiplier)
-    )
-    log = logging.getLogger("absl")  # the library warns of every fractional order it leaves out; the minimum does not need them
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        accountant = rdp.RdpAccountant(_ORDERS).compose(event, plan.rounds)
-    finally:
-        log.setLevel(level)
-    figures = (r + math.log(1 / delta) / (a - 1) for a, r in zip(_ORDERS, accountant.rdp, strict=True))
-    best = float(min(figures))
-    return best if math.isfinite(best) else None
+def claimed_by_fed_smp(plan: Plan, delta: float) -> Claim | None:
+    """Fed-SMP's accounting: Poisson RDP at Opacus' orders, whatever the sampling was."""
+    rate, poisson = _rate(plan)
+    return None if rate is None else theorems.fed_smp(plan.noise_multiplier, rate, plan.rounds, delta, poisson)
+
+
+def claimed_by_dp_fedavg(plan: Plan, delta: float) -> Claim | None:
+    """DP-FedAvg's moments accountant, which is the same figure on conditions of its own."""
+    rate, poisson = _rate(plan)
+    if rate is None:
+        return None
+    constant = all(release.divisor == "constant" for phase in plan.phases for release in phase.releases)
+    return theorems.dp_fedavg(plan.noise_multiplier, rate, plan.rounds, delta, poisson, constant)
+
+
+def _rate(plan: Plan) -> tuple[float | None, bool]:
+    """The rate a paper would put into its formula, and whether the coins are independent."""
+    sampling = plan.phases[0].sampling
+    if isinstance(sampling, PoissonSampling | SecretParticipation):
+        return sampling.rate, True
+    return (sampling.rate, False) if isinstance(sampling, FixedSampling) else (None, False)

@@ -54,6 +54,7 @@ class Guarantee:
     view: View
     method: str
     assumptions: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"(eps={at_least(self.epsilon)}, delta={at_least(self.delta, 2)}) for each {self.unit} against {_READERS[self.view]}"
@@ -67,13 +68,15 @@ class Guarantee:
             "view": str(self.view),
             "method": self.method,
             "assumptions": list(self.assumptions),
+            "warnings": list(self.warnings),
         }
 
     @staticmethod
     def from_dict(value: dict[str, Any]) -> Guarantee:
         """The inverse of `to_dict`."""
         kinds = {"unit": Unit(value["unit"]), "relation": Relation(value["relation"]), "view": View(value["view"])}
-        return Guarantee(**value | kinds | {"assumptions": tuple(value["assumptions"])})
+        lists = {key: tuple(value[key]) for key in ("assumptions", "warnings")}
+        return Guarantee(**value | kinds | lists)
 
 
 _READERS = {

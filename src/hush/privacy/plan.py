@@ -3,67 +3,128 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from hush import cohort as cohorts
 from hush.cohort import Cohort
-from hush.core import Bound, Chain, Method, Transform
-from hush.errors import NoGuarantee, UsageError
+from hush.core import Bound, Chain, Method, Transform, Wire
+from hush.errors import NoGuarantee
+from hush.privacy import vocabulary as say
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.transforms.noise import Gaussian
+from hush.privacy.vocabulary import Drawn, Phase, Plan, Release, Sampling
+from hush.transforms.discretize import Discretize
+from hush.transforms.noise import ExactNoise, Gaussian, Noise
 
-
-@dataclass(frozen=True)
-class Plan:
-    """`rounds` releases of a sum of bounded contributions under Gaussian noise, over sampled clients.
-
-    `noise_multiplier` is the noise's standard deviation over the most that one client can add to the sum.
-    """
-
-    noise_multiplier: float
-    sensitivity: float
-    cohort: Cohort
-    clients: int
-    rounds: int
-    relation: Relation = Relation.ADD_REMOVE
-    unit: Unit = Unit.CLIENT
-    view: View = View.RELEASED
-    assumptions: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("clients", "rounds"):
-            value = getattr(self, name)
-            if value < 1 or value != int(value):
-                raise UsageError(f"{name} must be a whole number of at least 1, not {value:g}.")
-        if not 0 < self.noise_multiplier < math.inf:
-            raise UsageError(f"noise must be a positive number, not {self.noise_multiplier:g}.")
-        self.cohort.check(self.clients)
-
-
-ASSUMPTIONS = (
-    "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds",
-    "nobody else learns who took part in a round, and the rate or size of cohorts was fixed beforehand",
-    "nobody exploits the rounding of floating-point noise (fast noise: fit for research, not for adversaries)",
+TRUSTED = "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds"
+HIDDEN = "nobody else learns who took part in a round, and the rate or size of cohorts was fixed beforehand"
+PUBLIC_EXAMPLES = "the public examples, from which the mask is made, belong to no client"
+FAST = "nobody exploits the rounding of floating-point noise (fast noise: fit for research, not for adversaries)"
+EXACT = "AES-256 is a good cipher; each draw of the noise is exact to 2^-100, and each client's norm was checked in integers"
+SHARES = (
+    "every contacted client sends its share of the noise in every round, and the shares of honest clients that answer carry the "
+    "noise in full (in this simulation it is drawn once, on the sum)"
 )
+OWN_COINS = "each client keeps its own coin secret: whether a message holds data or noise alone"
+SECURE_SUM = "a secure sum shows the server the total alone (in this simulation the sum is plain)"
+
+_PROBE = Wire(1000)
+"""Any message: a part that shortens it sends a mask's worth."""
 
 
-PUBLIC_ASSUMPTION = "the public examples, from which the mask is made, belong to no client"
+def plan_of(
+    method: Method,
+    cohort: Cohort,
+    clients: int,
+    rounds: int,
+    relation: Relation | None = None,
+    view: View = View.RELEASED,
+    dropout: float = 0.0,
+) -> Plan:
+    """The plan of `method` over `cohort`, read from its own parts, or `NoGuarantee` with the reason and the fix.
 
-
-def plan_of(method: Method, cohort: Cohort, clients: int, rounds: int, relation: Relation = Relation.ADD_REMOVE) -> Plan:
-    """The plan of `method` over `cohort`, read from its own parts, or `NoGuarantee` with the reason and the fix."""
+    `relation=None` is add-remove, or zero-out where those who take part are public.
+    """
     noise, bound = find_noise(method)
-    return Plan(
-        noise_multiplier=noise.std / bound.l2,
-        sensitivity=bound.l2,
-        cohort=cohort,
-        clients=clients,
-        rounds=rounds,
+    secret = type(cohort) is cohorts.SecretParticipation
+    sampling = _sampling(cohort, clients)
+    if relation is None:
+        relation = Relation.ZERO_OUT if secret or view is not View.RELEASED else Relation.ADD_REMOVE
+    survivors = max(1, math.floor(clients * (1 - dropout))) if secret else None
+    masked = any(part.wire(_PROBE).entries < _PROBE.entries for part in method.pipeline.parts)
+    told = _noise(noise, "public mask" if masked else "every entry", survivors)
+    plan = Plan(
+        phases=(Phase(_releases(bound, told), sampling, rounds),),
+        population=clients,
+        unit=Unit.CLIENT,
         relation=relation,
-        assumptions=ASSUMPTIONS + ((PUBLIC_ASSUMPTION,) if method.pipeline.needs_public else ()),
+        view=view,
+        honest_min=survivors,
+        side_data="public" if method.pipeline.needs_public else "none",
     )
+    return replace(plan, assumptions=_assumptions(plan, secret))
 
 
-def find_noise(method: Method) -> tuple[Gaussian, Bound]:
+def server_plan(plan: Plan) -> Plan:
+    """The same run as the server sees it: the sums, under a secure sum. `account` refuses it where nothing is proved."""
+    seen = replace(plan, view=View.SECAGG, relation=Relation.ZERO_OUT if plan.relation is Relation.ADD_REMOVE else plan.relation)
+    secret = any(isinstance(phase.sampling, say.SecretParticipation) for phase in plan.phases)
+    return replace(seen, assumptions=_assumptions(seen, secret))
+
+
+def _assumptions(plan: Plan, secret: bool) -> tuple[str, ...]:
+    told = [OWN_COINS, SHARES] if secret else [TRUSTED]
+    if secret and plan.view is not View.RELEASED:
+        told.append(SECURE_SUM)
+    if not secret and any(phase.sampling.amplifies for phase in plan.phases):
+        told.append(HIDDEN)
+    if plan.side_data == "public":
+        told.append(PUBLIC_EXAMPLES)
+    return (*told, EXACT if plan.secure else FAST)
+
+
+def _sampling(cohort: Cohort, clients: int) -> Sampling:
+    """What a cohort's kind and numbers say; a subclass may draw otherwise, so it says nothing."""
+    cohort.check(clients)
+    rate = cohort.size / clients
+    if type(cohort) is cohorts.Poisson:
+        return say.PoissonSampling(rate, clients)
+    if type(cohort) is cohorts.FixedSize:
+        return say.FixedSampling(int(cohort.size), clients)
+    if type(cohort) is cohorts.Bounded:
+        return say.BoundedParticipation(cohort.participations)
+    if type(cohort) is cohorts.SecretParticipation:
+        return say.SecretParticipation(rate, clients)
+    raise NoGuarantee(f"{type(cohort).__name__} has no proved accounting.", "Sample with Poisson, FixedSize or Bounded.")
+
+
+def _noise(part: Noise, on: str, shares: int | None) -> say.Noise:
+    """The noise as a word: the whole of it, or one of `shares` equal ones."""
+    std = part.std if shares is None else part.std / math.sqrt(shares)
+    drawn = Drawn.SERVER if shares is None else Drawn.SHARES
+    if type(part) is Gaussian:
+        return say.GaussianNoise(std, on, drawn)
+    if type(part) is ExactNoise and part.kind == "gaussian":
+        if shares is not None:
+            raise NoGuarantee(
+                "Rounded Gaussian shares do not add up to a rounded Gaussian.", "Draw shares of Skellam noise: kind='skellam'."
+            )
+        return say.GaussianNoise(std, on, drawn, secure=True)
+    if type(part) is ExactNoise and part.kind == "discrete-gaussian":
+        return say.DiscreteGaussianNoise(std, on, drawn, secure=True)
+    if type(part) is ExactNoise and part.kind == "skellam":
+        return say.SkellamNoise(std, on, drawn, secure=True)
+    raise NoGuarantee(f"{type(part).__name__} is not the noise that was proved.", "Use Gaussian itself.")
+
+
+def _releases(bound: Bound, noise: say.Noise) -> tuple[Release, ...]:
+    """One release, or for an adaptive clip two: the update, and the bit that moves the clip, under the same noise."""
+    if not bound.bit:
+        return (Release(say.L2Ball(bound.l2), noise),)
+    ball = math.sqrt(bound.l2**2 - bound.bit**2 / 4)
+    return (Release(say.L2Ball(ball, adaptive=True), noise), Release(say.Bit(bound.bit), noise))
+
+
+def find_noise(method: Method) -> tuple[Noise, Bound]:
     """The one noise of a pipeline and the bound of what it covers."""
     for name in ("contribute", "finish"):
         if getattr(type(method), name) is not getattr(Method, name):
@@ -71,7 +132,7 @@ def find_noise(method: Method) -> tuple[Gaussian, Bound]:
                 f"{type(method).__name__} overrides {name}, so its parts no longer say what runs.", "Use Method itself."
             )
     parts = method.pipeline.parts
-    noises = [i for i, part in enumerate(parts) if isinstance(part, Gaussian)]
+    noises = [i for i, part in enumerate(parts) if isinstance(part, Noise)]
     if not noises:
         raise NoGuarantee(
             f"{method.name} adds no noise, so it has no privacy guarantee.",
@@ -87,24 +148,36 @@ def find_noise(method: Method) -> tuple[Gaussian, Bound]:
             )
     bound = Chain(parts[: noises[0]]).bound(Bound())
     noise = parts[noises[0]]
-    if type(noise) is not Gaussian:
+    assert isinstance(noise, Noise)
+    if type(noise) not in (Gaussian, ExactNoise):
         raise NoGuarantee(f"{type(noise).__name__} is not the noise that was proved.", "Use Gaussian itself.")
     if not math.isfinite(bound.l2):
         raise NoGuarantee(f"The noise of {method.name} covers no bound: {bound.reason}.", "Put Clip(C) directly before it.")
+    if type(noise) is ExactNoise and not bound.integer:
+        raise NoGuarantee("Exact noise is added to something that was not checked in integers.", "Put Discretize() before it.")
     return noise, bound
 
 
 def is_private(method: Method) -> bool:
     """Whether the method's pipeline draws noise at all."""
-    return any(isinstance(part, Gaussian) for part in method.pipeline.parts)
+    return any(isinstance(part, Noise) for part in method.pipeline.parts)
 
 
 def needs_noise(method: Method) -> bool:
     """Whether the noise still has to be filled in from a budget."""
-    return any(isinstance(part, Gaussian) and part.multiplier is None for part in method.pipeline.parts)
+    return any(isinstance(part, Noise) and part.multiplier is None for part in method.pipeline.parts)
 
 
 def with_noise(method: Method, multiplier: float) -> Method:
     """The same method with its noise set."""
-    parts = (replace(p, multiplier=multiplier) if isinstance(p, Gaussian) else p for p in method.pipeline.parts)
+    parts = (replace(p, multiplier=multiplier) if isinstance(p, Noise) else p for p in method.pipeline.parts)
+    return method.with_pipeline(*parts)
+
+
+def with_secure_noise(method: Method, cohort: Cohort) -> Method:
+    """The same method on integers, under exact noise from a cryptographic stream; Skellam where it comes in shares."""
+    kind = "skellam" if isinstance(cohort, cohorts.SecretParticipation) else "gaussian"
+    parts: list[Transform] = []
+    for part in method.pipeline.parts:
+        parts += [Discretize(), ExactNoise(part.multiplier, kind=kind)] if type(part) is Gaussian else [part]
     return method.with_pipeline(*parts)

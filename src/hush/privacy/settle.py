@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from hush.cohort import Cohort
 from hush.core import Method
-from hush.errors import UsageError
+from hush.errors import NoGuarantee, UsageError
 from hush.privacy.accountant import account, calibrate, rounds_within, spent
 from hush.privacy.guarantee import Budget, Guarantee, check_delta, default_delta
-from hush.privacy.plan import Plan, is_private, needs_noise, plan_of, with_noise
+from hush.privacy.plan import is_private, needs_noise, plan_of, server_plan, with_noise
+from hush.privacy.theorems import Claim
+from hush.privacy.vocabulary import BoundedParticipation, Plan, Sampling
+
+
+class Settled(NamedTuple):
+    """The method with its noise set, its plan, the delta, and how many rounds the budget allows."""
+
+    method: Method
+    plan: Plan | None
+    delta: float | None
+    rounds: int
 
 
 def settle_privacy(
-    method: Method, cohort: Cohort, clients: int, rounds: int, budget: Budget | None, delta: float | None
-) -> tuple[Method, Plan | None, float | None, int]:
-    """The method with its noise set, its plan, the delta, and how many rounds the budget allows."""
+    method: Method, cohort: Cohort, clients: int, rounds: int, budget: Budget | None, delta: float | None, dropout: float = 0.0
+) -> Settled:
+    """Find the noise for a budget, or the rounds that a budget allows; refuse now what cannot be accounted."""
+
+    def planned(method: Method) -> Plan:
+        return plan_of(method, cohort, clients, rounds, dropout=dropout)
+
     if not is_private(method):
         if budget is not None:
-            plan_of(method, cohort, clients, rounds)  # raises, with the reason and the fix
-        return method, None, None, rounds
+            planned(method)  # raises, with the reason and the fix
+        return Settled(method, None, None, rounds)
     given = [d for d in (budget.delta if budget is not None else None, delta) if d is not None]
     chosen = given[0] if given else default_delta(clients)
     check_delta(chosen)
     if needs_noise(method):
         if budget is None:
             raise UsageError(f"{method.name} needs noise=... or a budget, privacy=hush.Budget(epsilon=...).")
-        trial = plan_of(with_noise(method, 1.0), cohort, clients, rounds)
-        method = with_noise(method, calibrate(trial, budget.epsilon, chosen))
-        return method, plan_of(method, cohort, clients, rounds), chosen, rounds
-    plan = plan_of(method, cohort, clients, rounds)
+        method = with_noise(method, calibrate(planned(with_noise(method, 1.0)), budget.epsilon, chosen))
+        return Settled(method, planned(method), chosen, rounds)
+    plan = planned(method)
     allowed = rounds if budget is None else rounds_within(plan, budget.epsilon, chosen)
     if allowed == 0:
         assert budget is not None
@@ -39,12 +54,38 @@ def settle_privacy(
             "Raise the noise or the budget."
         )
     spent(plan, chosen, allowed)  # what cannot be accounted is refused now, not after training
-    return method, plan, chosen, allowed
+    return Settled(method, plan, chosen, allowed)
 
 
-def certify(plan: Plan | None, delta: float | None, rounds: int, method: Method) -> tuple[Guarantee | None, float | None]:
-    """The proved guarantee of the rounds that ran, and the figure the paper would print for them."""
-    if plan is None or delta is None or rounds == 0:
-        return None, None
-    plan = replace(plan, rounds=rounds)
-    return account(plan, delta), method.claim(plan, delta) if method.claim else None
+def as_charged(plan: Plan, rounds: int, charges: int) -> Plan:
+    """The plan of a run that made `rounds` rounds and was charged for `charges`: a round drawn again is one more release."""
+    charged = plan.first(max(charges, rounds))
+    repeats = max(charges - rounds, 0)
+
+    def repeated(sampling: Sampling) -> Sampling:
+        return replace(sampling, repeats=repeats) if isinstance(sampling, BoundedParticipation) else sampling
+
+    return replace(charged, phases=tuple(replace(p, sampling=repeated(p.sampling)) for p in charged.phases))
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What holds for the rounds that ran: against readers, against the server or why not, and what the paper would print."""
+
+    plan: Plan
+    guarantee: Guarantee
+    server: Guarantee | None
+    no_server: str | None
+    claim: Claim | None
+
+
+def certify(plan: Plan | None, delta: float | None, method: Method) -> Proof | None:
+    """The proof of a plan as it was charged; None where nothing was noised or nothing ran."""
+    if plan is None or delta is None or not plan.phases:
+        return None
+    server, reason = None, None
+    try:
+        server = account(server_plan(plan), delta)
+    except NoGuarantee as refusal:
+        reason = str(refusal)
+    return Proof(plan, account(plan, delta), server, reason, method.claim(plan, delta) if method.claim else None)

@@ -8,7 +8,7 @@ from typing import Any
 from hush.engines.result import Result
 from hush.privacy.guarantee import at_least
 
-_STYLE = """
+STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;color:#1c2430;max-width:980px;margin:2.5rem auto;padding:0 1.2rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}.lead{font-size:1.15rem;margin:.6rem 0 1.4rem}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(170px,1fr));gap:.8rem}
@@ -37,7 +37,7 @@ def run_page(result: Result, diagnostics: list[dict[str, Any]]) -> str:
         "<h2>Figures</h2>" + _table(result.to_dict()),
     ]
     title = html.escape(f"{result.method} on {result.data}")
-    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>"
+    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>"
     return head + "".join(sections) + "</html>\n"
 
 
@@ -49,9 +49,13 @@ def _privacy(result: Result) -> str:
     claimed = ""
     if result.claimed_epsilon is not None:
         claimed = f"<p>The paper's own accounting would print epsilon {result.claimed_epsilon:.2f}; that is not proved.</p>"
+    server = "no guarantee in this run"
+    if result.proof is not None and result.proof.server is not None:
+        server = html.escape(str(result.proof.server))
     return (
         f"<p>Proved: {html.escape(str(proved))} ({html.escape(proved.relation)}, {html.escape(proved.method)}). It holds if</p>"
-        f"<ul>{items}</ul>{claimed}<p>Against the server itself: no guarantee in this run.</p>"
+        f"<ul>{items}</ul>{claimed}<p>Against the server itself: {server}.</p>"
+        "<p>The statement to file is <a href=certificate.html>certificate.html</a>.</p>"
     )
 
 

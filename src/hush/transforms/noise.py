@@ -1,23 +1,28 @@
-"""Noise on the sum."""
+"""Noise on the sum, once a round, whoever took part and however many: an empty cohort gets the same.
+
+`Gaussian` draws floats (`fast`: for research). `ExactNoise` draws integers, exactly, from a cryptographic stream (`secure`); it
+follows `Discretize`, which turns updates into integers and enforces their norm there.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from hush.core import Bound, Public, Round, State, Transform
 from hush.errors import UsageError
+from hush.names import pick
 from hush.secret import Secret
 
 
 @dataclass(frozen=True)
-class Gaussian(Transform):
-    """N(0, (multiplier * sensitivity)^2) on every entry of the *sum*, once a round, whoever took part and however many.
+class Noise(Transform):
+    """Standard deviation `multiplier * sensitivity`.
 
-    The scale does not depend on the cohort that came: an empty one gets the same noise. The sensitivity is the bound of what
-    precedes it in the chain; `multiplier=None` is filled in from a privacy budget.
+    The sensitivity is the bound of what precedes it in the chain; `multiplier=None` is filled in from a privacy budget.
     """
 
     multiplier: float | None = None
@@ -27,10 +32,10 @@ class Gaussian(Transform):
         if self.multiplier is not None and not (0 < self.multiplier < math.inf):
             raise UsageError(f"noise must be a positive number, not {self.multiplier:g}.")
 
-    def after(self, incoming: Bound) -> Gaussian:
+    def after(self, incoming: Bound) -> Noise:
         if not math.isfinite(incoming.l2):
-            raise UsageError(f"Gaussian noise has no scale here: {incoming.reason}. Put Clip(C) directly before it.")
-        return Gaussian(self.multiplier, incoming.l2)
+            raise UsageError(f"{type(self).__name__} noise has no scale here: {incoming.reason}. Put Clip(C) directly before it.")
+        return replace(self, sensitivity=incoming.l2)
 
     @property
     def std(self) -> float:
@@ -38,5 +43,44 @@ class Gaussian(Transform):
             raise UsageError("The noise is not set: give noise=... or a budget, privacy=hush.Budget(epsilon=...).")
         return self.multiplier * self.sensitivity
 
+
+@dataclass(frozen=True)
+class Gaussian(Noise):
+    """N(0, std^2) on every entry of the *sum*, in floating point."""
+
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         return total + secret.noise(rnd.index, total, self.std), state
+
+
+EXACT_KINDS = {"gaussian": "RoundedGaussian", "discrete-gaussian": "DiscreteGaussian", "skellam": "Skellam"}
+"""Kinds of exact noise, and their names in `hush.exact_noise`."""
+
+
+@dataclass(frozen=True)
+class ExactNoise(Noise):
+    """Integer noise on every entry of an integer sum, drawn exactly from AES-CTR.
+
+    `gaussian` is N(0, std^2) rounded to integers. Integers plus that equal integers plus N(0, std^2), rounded: post-processing of
+    the continuous mechanism, with its privacy to the last digit. `skellam` is for noise in shares, whose sums it survives;
+    `discrete-gaussian` is the mechanism of Canonne, Kamath and Steinke.
+    """
+
+    kind: str = "gaussian"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pick(EXACT_KINDS, self.kind, "kind of exact noise")
+
+    def after(self, incoming: Bound) -> Noise:
+        if math.isfinite(incoming.l2) and not incoming.integer:
+            raise UsageError("Exact noise is added to integers: put Discretize() directly before it.")
+        return super().after(incoming)
+
+    def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
+        from hush import exact_noise
+
+        if total.is_floating_point():
+            raise UsageError("Exact noise is added to integers, and the sum is not of integers.")
+        stream = exact_noise.KeyStream(secret.stream(f"exact {self.kind} {self.std.hex()}", rnd.index, 32))
+        drawn = getattr(exact_noise, EXACT_KINDS[self.kind])(self.std).draw(stream, total.numel())
+        return total + torch.from_numpy(drawn).to(total.device).reshape(total.shape), state

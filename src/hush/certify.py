@@ -1,0 +1,153 @@
+"""Is a run's certificate true? Recompute it from the run's own settings, and look for what was changed since."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hush.engines.rundir import LEDGER, RunDir
+from hush.errors import DataError, HushError
+from hush.experiment import Spec, resolve
+from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
+from hush.privacy.ledger import Ledger
+from hush.privacy.plan import server_plan, with_secure_noise
+from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
+from hush.privacy.vocabulary import Plan, plan_from_dict
+
+
+class Check(NamedTuple):
+    """One thing that was looked at: None where there is nothing to look at."""
+
+    name: str
+    passed: bool | None
+    detail: str
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The folders with a certificate: the run itself, or the runs of a comparison or of several seeds."""
+    if not path.is_dir():
+        raise DataError(f"There is no run directory {path}.")
+    found = [path] if (path / "certificate.json").is_file() else sorted(p.parent for p in path.glob("**/certificate.json"))
+    if not found:
+        raise DataError(f"{path} holds no certificate: the run is not complete.")
+    return found
+
+
+def verify_run(path: Path) -> tuple[dict[str, Any], list[Check]]:
+    """The certificate, and every check of it."""
+    folder = RunDir(path)
+    certificate = folder.read_json("certificate.json")
+    checks = [_configuration(certificate), _result(folder, certificate), _model(folder, certificate)]
+    if certificate.get("guarantee") is not None:
+        checks += [_figures(certificate), _plan(path, certificate), _ledger(path, certificate)]
+    return certificate, checks
+
+
+def _configuration(certificate: dict[str, Any]) -> Check:
+    same = digest(certificate.get("configuration")) == certificate.get("configuration_sha256")
+    return Check("configuration", same, "its hash is the one on the certificate" if same else "it is not the one that was hashed")
+
+
+def _result(folder: RunDir, certificate: dict[str, Any]) -> Check:
+    if not folder.has("result.json"):
+        return Check("result", None, "result.json is not there")
+    result = folder.read_json("result.json")
+    proved = certificate.get("guarantee") or {}
+    pairs = [(result.get(k), certificate.get(k)) for k in ("method", "clients", "rounds", "rounds_charged", "run_id")]
+    pairs += [(result.get(k), proved.get(k)) for k in ("epsilon", "delta", "unit", "relation", "view")]
+    same = all(a == b for a, b in pairs)
+    return Check("result", same, "result.json says the same" if same else "result.json says something else")
+
+
+def _model(folder: RunDir, certificate: dict[str, Any]) -> Check:
+    if not folder.has("model.safetensors") or not certificate.get("model_sha256"):
+        return Check("model", None, "there is no model beside the certificate")
+    same = folder.digest("model.safetensors") == certificate["model_sha256"]
+    return Check("model", same, "the model is the one certified" if same else "the model is not the one certified")
+
+
+def _figures(certificate: dict[str, Any]) -> Check:
+    """Every proved figure again, from the plan alone."""
+    try:
+        plan = plan_from_dict(certificate["plan"])
+        known = proof_from_dict(certificate)
+        assert known is not None
+        again = proof_to_dict(_proof_again(plan, known))
+    except (HushError, KeyError, TypeError, ValueError) as error:
+        return Check("figures", False, f"they cannot be recomputed: {error}")
+    for key in ("guarantee", "server_guarantee", "epsilon_at", "attack", "statement", "noise"):
+        if not _close(again[key], certificate[key]):
+            return Check("figures", False, f"'{key}' is not what the plan gives")
+    epsilon = again["guarantee"]["epsilon"]
+    return Check("figures", True, f"epsilon {epsilon:.6g} and what follows from it, recomputed from the plan")
+
+
+def _proof_again(plan: Plan, known: Proof) -> Proof:
+    from hush.privacy.accountant import account
+
+    server = account(server_plan(plan), known.guarantee.delta) if known.server is not None else None
+    return Proof(plan, account(plan, known.guarantee.delta), server, known.no_server, known.claim)
+
+
+def _plan(path: Path, certificate: dict[str, Any]) -> Check:
+    """The plan again, from the settings that the run was started with."""
+    spec = _spec_of(path, certificate["method"])
+    if spec is None:
+        return Check("plan", None, "the run was started from Python, so its plan is the certificate's own word")
+    try:
+        experiment = resolve(spec, lenient=True)
+        method = with_secure_noise(experiment.method, experiment.cohort) if spec.noise_mode == "secure" else experiment.method
+        budget, counts = experiment.budget, (experiment.clients, experiment.rounds)
+        settled = settle_privacy(method, experiment.cohort, *counts, budget, spec.delta, spec.dropout)
+        assert settled.plan is not None
+        charged = as_charged(settled.plan, certificate["rounds"], certificate["rounds_charged"])
+        proof = certify(charged, settled.delta, settled.method)
+        assert proof is not None
+    except (HushError, AssertionError, KeyError) as error:
+        return Check("plan", False, f"the settings of the run give none: {error}")
+    same = charged.to_dict() == certificate["plan"]
+    same = same and math.isclose(proof.guarantee.epsilon, certificate["guarantee"]["epsilon"], rel_tol=1e-9)
+    told = "derived again from the settings of the run" if same else "the settings of the run give another one"
+    return Check("plan", same, told)
+
+
+def _spec_of(path: Path, method: str) -> Spec | None:
+    """The settings of the command that made this run: in its folder, or above it for a comparison or several seeds."""
+    for folder in (path, *list(path.resolve().parents)[:2]):
+        if (folder / "config.json").is_file():
+            specs = RunDir(folder).read_json("config.json").get("specs", [])
+            found = [Spec.read(spec) for spec in specs if spec.get("method") == method]
+            return found[0] if found else None
+    return None
+
+
+def _ledger(path: Path, certificate: dict[str, Any]) -> Check:
+    """At least as many rounds charged as the certificate says, in a ledger whose chain holds."""
+    spec = _spec_of(path, certificate["method"])
+    file = Path(spec.ledger) if spec is not None and spec.ledger else path / LEDGER
+    if not file.is_file():
+        return Check("ledger", None, f"{file} is not there")
+    try:
+        ledger = Ledger(file)
+        runs = [pool.runs[certificate["run_id"]] for pool in ledger.populations.values() if certificate["run_id"] in pool.runs]
+        head = (certificate.get("population") or {}).get("ledger_head")
+        kept = head is None or ledger.contains(head)
+        ledger.close()
+    except HushError as error:
+        return Check("ledger", False, str(error))
+    charges = sum(run.charges for run in runs)
+    if charges < certificate["rounds_charged"] or not kept:
+        return Check("ledger", False, f"{charges} rounds of this run are charged there, not {certificate['rounds_charged']}")
+    return Check("ledger", True, f"{charges} rounds are charged, and the chain holds")
+
+
+def _close(a: Any, b: Any) -> bool:
+    """Equal, figures to nine digits."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_close(a[k], b[k]) for k in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(_close(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(a == b)

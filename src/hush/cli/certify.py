@@ -1,0 +1,34 @@
+"""`hush certify RUN`: the privacy statement, recomputed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hush.certify import runs_in, verify_run
+from hush.cli import options
+from hush.cli.console import print_json
+from hush.privacy.guarantee import Guarantee
+
+
+def certify(run: Annotated[Path, typer.Argument(help="The run's directory.")], as_json: options.Json = False) -> None:
+    """Recompute a run's certificate and verify it. Exit code 2 if anything does not hold."""
+    rows, good = [], True
+    for path in runs_in(run):
+        certificate, checks = verify_run(path)
+        holds = all(check.passed is not False for check in checks)
+        good &= holds
+        rows.append({"run": str(path), "verified": holds, "checks": [c._asdict() for c in checks], "certificate": certificate})
+        if as_json:
+            continue
+        proved = certificate.get("guarantee")
+        print(f"{path}: " + (str(Guarantee.from_dict(proved)) if proved else "no privacy guarantee"))
+        for check in checks:
+            mark = {True: "ok   ", False: "WRONG", None: "-    "}[check.passed]
+            print(f"  {mark} {check.name}: {check.detail}")
+    if as_json:
+        print_json(rows[0] if len(rows) == 1 else {"verified": good, "runs": rows})
+    if not good:
+        raise typer.Exit(2)

@@ -1,0 +1,120 @@
+"""`hush ledger create|show|verify`: what was spent on whom, and whether the record is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from hush.cli import options
+from hush.cli.console import out, print_json
+from hush.errors import NoGuarantee, UsageError
+from hush.names import pick
+from hush.privacy.guarantee import Relation, at_least, default_delta
+from hush.privacy.ledger import Ledger, LedgerError, Population, filter_order
+
+ledger = typer.Typer(help="Privacy spent, across runs: create a budget, show what was spent, verify the record.")
+
+File = Annotated[Path, typer.Argument(help="The ledger's file.")]
+
+
+@ledger.command("create")
+def create(
+    file: File,
+    population: Annotated[str, typer.Option("--population", help="Whose privacy is spent.")],
+    clients: Annotated[int, typer.Option("--clients", help="How many they are.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="The most that all runs together may spend.")],
+    delta: options.Delta = None,
+    relation: Annotated[str, typer.Option("--relation", help="add-remove (default), zero-out or replace-one.")] = "add-remove",
+    adaptive: Annotated[
+        bool, typer.Option("--adaptive", help="Enforce it also where later runs are chosen by looking at earlier results.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Set the budget of a population; the file is made if it is not there."""
+    kind = pick({str(r): r for r in Relation}, relation.replace("_", "-"), "relation")
+    book = Ledger(file)
+    pool = book.set_budget(population, clients, epsilon, delta if delta is not None else default_delta(clients), kind, adaptive)
+    if as_json:
+        print_json(_row(pool))
+    else:
+        print(
+            f"{file}: '{population}', {clients:,} clients, may spend epsilon {epsilon:g} at delta={at_least(pool.delta or 0, 2)}."
+        )
+    book.close()
+
+
+@ledger.command("show")
+def show(file: File, as_json: options.Json = False) -> None:
+    """What each population has spent, by which runs."""
+    book = _existing(file)
+    rows = [_row(pool) for pool in book.populations.values()]
+    if as_json:
+        print_json({"ledger": str(file), "entries": book.entries, "head": book.head, "populations": rows})
+        book.close()
+        return
+    table = Table("population", "clients", "runs", "rounds charged", "spent", "budget", "delta", box=None, pad_edge=False)
+    for row in rows:
+        spent = "no proof" if row["epsilon"] is None else at_least(row["epsilon"])
+        budget = "none" if row["budget"] is None else f"{row['budget']:g}" + (" (adaptive)" if row["adaptive"] else "")
+        charged = sum(run["charged"] for run in row["runs"])
+        table.add_row(
+            row["name"], f"{row['clients']:,}", str(len(row["runs"])), str(charged), spent, budget, at_least(row["delta"], 2)
+        )
+    out().print(table)
+    print(f"{book.entries} entries; the last one's hash is {book.head}")
+    book.close()
+
+
+@ledger.command("verify")
+def verify(
+    file: File,
+    head: Annotated[str | None, typer.Option("--head", help="A hash that was published: it must be in the chain.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Check every link of the chain, and that nothing this machine has seen is missing. Exit code 2 if not."""
+    book = _existing(file)
+    if head is not None and not book.contains(head):
+        raise LedgerError(f"{file} does not contain the entry {head}: it was rewritten, or it is another ledger.")
+    charges = sum(run.charges for pool in book.populations.values() for run in pool.runs.values())
+    if as_json:
+        print_json({"ledger": str(file), "verified": True, "entries": book.entries, "charges": charges, "head": book.head})
+    else:
+        print(f"{file} is whole: {book.entries} entries, {charges} rounds charged; the last one's hash is {book.head}")
+    book.close()
+
+
+def _existing(file: Path) -> Ledger:
+    if not file.is_file():
+        raise UsageError(f"There is no ledger {file}.")
+    return Ledger(file)
+
+
+def _row(pool: Population) -> dict[str, Any]:
+    delta = pool.delta if pool.delta is not None else default_delta(pool.size)
+    try:
+        spent, reason = pool.spent(delta), None
+    except NoGuarantee as refusal:
+        spent, reason = None, str(refusal)
+    filtered = None
+    if pool.epsilon is not None and pool.delta is not None:
+        try:
+            filtered = pool.filtered()
+        except NoGuarantee:
+            filtered = None
+    return {
+        "name": pool.name,
+        "clients": pool.size,
+        "unit": str(pool.unit),
+        "relation": str(pool.relation),
+        "epsilon": spent,
+        "epsilon_adaptive": filtered,
+        "no_guarantee": reason,
+        "delta": delta,
+        "budget": pool.epsilon,
+        "adaptive": pool.adaptive,
+        "order": filter_order(pool.epsilon, pool.delta) if pool.epsilon is not None and pool.delta is not None else None,
+        "runs": [{"run": name, "rounds": len(s.rounds), "charged": s.charges} for name, s in pool.runs.items()],
+    }

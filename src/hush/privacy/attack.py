@@ -1,0 +1,39 @@
+"""What a guarantee means to somebody who guesses: the best that any attack on one unit can do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hush.privacy.accountant import QUICK_STEP, profile
+from hush.privacy.vocabulary import Plan
+
+_EPS = np.concatenate([np.linspace(-6, 6, 241), np.linspace(6.25, 40, 136)])
+
+
+class Risk(NamedTuple):
+    """Bounds on every attack that tells a unit's presence from its absence, whatever else the attacker knows."""
+
+    true_positives: float
+    """How often it can be right about a present unit, if it may accuse an absent one in 1 of 100 cases."""
+    advantage: float
+    """The largest difference between true and false positives: 0 is guessing, 1 is certainty."""
+
+
+def risk(plan: Plan) -> Risk:
+    """The attack figures of a plan."""
+    return Risk(float(trade_off(plan, np.array([0.01]))[0]), float(profile(plan, np.array([0.0]))[0]))
+
+
+def trade_off(plan: Plan, false_positives: np.ndarray, step: float = QUICK_STEP) -> np.ndarray:
+    """The highest true-positive rate at each false-positive rate: f-DP read from the whole profile delta(eps).
+
+    TPR <= e^eps FPR + delta(eps), and the same with the two data sets exchanged: 1 - FPR <= e^eps (1 - TPR) + delta(eps).
+    """
+    deltas = profile(plan, _EPS, step)[:, None]
+    ratio, rates = np.exp(_EPS)[:, None], np.asarray(false_positives, float)[None, :]
+    forward = ratio * rates + deltas
+    backward = 1.0 - (1.0 - rates - deltas) / ratio
+    best = np.minimum(forward.min(0), backward.min(0))
+    return np.asarray(np.clip(best, false_positives, 1.0))

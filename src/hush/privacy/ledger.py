@@ -1,0 +1,400 @@
+"""What was spent, on disk before it is spent: an append-only chain of entries in SQLite.
+
+A round is charged, and the charge is durable, before its noise is drawn. A crash after that over-counts by a round; nothing
+under-counts. Every entry holds the hash of the one before it, so an edited, reordered or removed entry breaks the chain; and
+this machine remembers the last entry it saw of each ledger, so that a chain cut short, rewritten as a whole, or restored from a
+backup is found out too. Charges are checked against the population's budget and appended in one transaction: two processes
+cannot spend the same budget.
+
+Rounds of one run follow a plan that was fixed before it began, so they compose by their exact loss. *Which* runs follow may
+have been chosen by looking at earlier results; a budget set with `adaptive=True` is therefore enforced by a Renyi filter, one
+order fixed beforehand, whose sums hold however the runs were chosen (Feldman and Zrnic 2021).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hush.errors import HushError, NoGuarantee, UsageError
+from hush.privacy import renyi
+from hush.privacy.accountant import spent
+from hush.privacy.guarantee import Relation, Unit, check_delta
+from hush.privacy.vocabulary import BoundedParticipation, Drawn, Phase, Plan, phase_from_dict, phase_to_dict
+from hush.secret import state_dir
+
+_SCHEMA = "CREATE TABLE IF NOT EXISTS entries (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)"
+_START = "0" * 64
+_WAIT = 60.0
+"""Seconds that one process waits for another's transaction."""
+
+
+class LedgerError(HushError):
+    """A ledger that cannot be trusted, or cannot be written."""
+
+
+class BudgetSpent(HushError):
+    """The next round would exceed the budget of its population."""
+
+
+@dataclass
+class Spending:
+    """One run's charges on a population."""
+
+    phase: Phase
+    rounds: set[int] = field(default_factory=set)
+    charges: int = 0
+
+    def as_phase(self, more: int = 0) -> Phase:
+        """All charges as one phase; a round charged twice was drawn twice, and a client may have been in both."""
+        phase = replace(self.phase, rounds=self.charges + more)
+        if isinstance(phase.sampling, BoundedParticipation):
+            phase = replace(phase, sampling=replace(phase.sampling, repeats=self.charges - len(self.rounds)))
+        return phase
+
+
+@dataclass
+class Population:
+    """Those whose privacy is spent: how many, in which sense, and the most that may be."""
+
+    name: str
+    size: int
+    unit: Unit
+    relation: Relation
+    epsilon: float | None = None
+    delta: float | None = None
+    adaptive: bool = False
+    runs: dict[str, Spending] = field(default_factory=dict)
+
+    def plan(self, run: str | None = None, more: int = 0) -> Plan | None:
+        """Everything released so far about this population, and `more` rounds of one run."""
+        phases = [s.as_phase(more if name == run else 0) for name, s in self.runs.items()]
+        phases = [phase for phase in phases if phase.rounds > 0]
+        return Plan(tuple(phases), self.size, self.unit, self.relation) if phases else None
+
+    def spent(self, delta: float, run: str | None = None, more: int = 0) -> float:
+        """Epsilon of everything, by its exact composition."""
+        plan = self.plan(run, more)
+        return spent(plan, delta, plan.rounds) if plan is not None else 0.0
+
+    def filtered(self, run: str | None = None, more: int = 0) -> float:
+        """Epsilon of everything, however later runs were chosen: one Renyi order, fixed by the budget alone."""
+        plan = self.plan(run, more)
+        if plan is None:
+            return 0.0
+        assert self.epsilon is not None
+        assert self.delta is not None
+        order = filter_order(self.epsilon, self.delta)
+        return renyi.epsilon((order,), [renyi.renyi(plan, order)], self.delta)
+
+    def fits(self, run: str, more: int) -> bool:
+        """Whether `more` rounds of a run stay within the budget."""
+        if self.epsilon is None or self.delta is None:
+            return True
+        figure = self.filtered(run, more) if self.adaptive else self.spent(self.delta, run, more)
+        return figure <= self.epsilon
+
+
+def filter_order(epsilon: float, delta: float) -> int:
+    """The order at which a Gaussian mechanism of just this (epsilon, delta) converts best."""
+    spread = 2 * math.log(1 / delta)
+    shift = math.sqrt(spread + 2 * epsilon) - math.sqrt(spread)
+    return max(2, round(1 + math.sqrt(spread) / shift))
+
+
+class Ledger:
+    """One file. Open it, set budgets, charge rounds, read what was spent."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._seq, self._hash = 0, _START
+        self.id = ""
+        self.populations: dict[str, Population] = {}
+        self._known_fit: tuple[Any, int] = (None, 0)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            with self._transaction():
+                self._db.execute(_SCHEMA)
+                self._catch_up()
+                if self._seq == 0:
+                    self._append("open", {"id": uuid.uuid4().hex, "version": 1})
+            self._compare_with_memory()
+        except (sqlite3.Error, OSError) as error:
+            raise LedgerError(f"{self.path} is not a ledger that can be used: {error}.") from None
+
+    @property
+    def head(self) -> str:
+        """The hash of the last entry: publish it, and nobody can rewrite what came before."""
+        return self._hash
+
+    @property
+    def entries(self) -> int:
+        return self._seq
+
+    def contains(self, digest: str) -> bool:
+        """Whether an entry of this hash is in the chain."""
+        return self._db.execute("SELECT 1 FROM entries WHERE hash = ?", (digest,)).fetchone() is not None
+
+    def close(self) -> None:
+        self._db.close()
+
+    def set_budget(
+        self,
+        name: str,
+        size: int,
+        epsilon: float,
+        delta: float,
+        relation: Relation = Relation.ADD_REMOVE,
+        adaptive: bool = False,
+    ) -> Population:
+        """Enrol a population of clients, or change its budget: the most that all runs on it may spend together."""
+        if not 0 < epsilon < math.inf:
+            raise UsageError(f"epsilon must be a positive number, not {epsilon:g}.")
+        if size < 1:
+            raise UsageError(f"A population has at least one member, not {size}.")
+        check_delta(delta)
+        with self._transaction():
+            self._catch_up()
+            known = self.populations.get(name)
+            if known is not None and (known.size, known.relation) != (size, relation):
+                raise UsageError(f"'{name}' is enrolled with {known.size:,} members under {known.relation}; that cannot change.")
+            body = {"name": name, "size": size, "unit": str(Unit.CLIENT), "relation": str(relation)}
+            self._append("population", body | {"epsilon": epsilon, "delta": delta, "adaptive": adaptive})
+        self._remember()
+        return self.populations[name]
+
+    def open_run(self, run: str, population: str, plan: Plan) -> RunAccount:
+        """An account for one run of `plan` on a population, enrolled without a budget where it is new."""
+        with self._transaction():
+            self._catch_up()
+            known = self.populations.get(population)
+            if known is None:
+                body = {"name": population, "size": plan.population, "unit": str(plan.unit), "relation": str(plan.relation)}
+                self._append("population", body | {"epsilon": None, "delta": None, "adaptive": False})
+                known = self.populations[population]
+        for what, here, there in (
+            ("members", known.size, plan.population),
+            ("as its unit", known.unit, plan.unit),
+            ("as its relation", known.relation, plan.relation),
+        ):
+            if here != there:
+                raise NoGuarantee(
+                    f"The population '{population}' of {self.path} has {here} {what}, and this run {there}: they do not add up.",
+                    "Use another population, or run on the same terms.",
+                )
+        self._remember()
+        return RunAccount(self, run, population, _as_released(plan))
+
+    def charge(self, run: str, population: str, phase: Phase, round: int, attempt: str) -> None:
+        """One round, on disk when this returns; the same attempt at the same round is charged once."""
+        told = phase_to_dict(replace(phase, rounds=1))
+        with self._transaction():
+            self._catch_up()
+            pool = self.populations[population]
+            own = pool.runs.setdefault(run, Spending(phase))
+            if attempt == "" and round in own.rounds:
+                return  # the very same draws, from the same key: nothing new is released
+            if not self._fits(pool, run, 1):
+                figure = f"epsilon {pool.epsilon:g} at delta={pool.delta:.1e}"
+                raise BudgetSpent(f"the budget of '{population}', {figure}, would be exceeded")
+            self._append("charge", {"population": population, "run": run, "round": round, "attempt": attempt, "phase": told})
+        self._remember()
+
+    def rounds_left(self, run: str, population: str, phase: Phase, most: int) -> int:
+        """How many rounds of this run the population's budget still allows, up to `most`."""
+        self._refresh()
+        pool = self.populations[population]
+        pool.runs.setdefault(run, Spending(phase))
+        if pool.fits(run, most):
+            return most
+        low, high = 0, most
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if pool.fits(run, middle) else (low, middle)
+        return low
+
+    def _fits(self, pool: Population, run: str, more: int) -> bool:
+        """`Population.fits`, remembered: while nobody else charges, one answer serves many rounds."""
+        others = tuple((name, s.charges) for name, s in pool.runs.items() if name != run)
+        key = (pool.name, run, others, pool.epsilon, pool.delta, pool.adaptive)
+        charged = pool.runs[run].charges
+        if self._known_fit[0] == key and charged + more <= self._known_fit[1]:
+            return True
+        if not pool.fits(run, more):
+            return False
+        ahead = more
+        while ahead < 64 and pool.fits(run, 2 * ahead):
+            ahead *= 2
+        self._known_fit = (key, charged + ahead)
+        return True
+
+    # -- the chain --
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Alone with the file from the first read to the commit; nothing is kept of what fails."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                self._start_over()
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise LedgerError(f"{self.path} cannot be written: {error}.") from None
+
+    def _start_over(self) -> None:
+        """Forget what was read in a transaction that failed, and read what is really there."""
+        self._seq, self._hash, self.populations = 0, _START, {}
+        with suppress(LedgerError):
+            self._catch_up()
+
+    def _refresh(self) -> None:
+        with self._transaction():
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Read what others appended, link by link."""
+        for seq, kind, body, digest in self._db.execute("SELECT * FROM entries WHERE seq > ? ORDER BY seq", (self._seq,)):
+            if seq != self._seq + 1:
+                raise LedgerError(f"{self.path} has been tampered with: entry {self._seq + 1} is missing.")
+            if digest != _link(self._hash, seq, kind, body):
+                raise LedgerError(f"{self.path} has been tampered with: entry {seq} is not what it was.")
+            self._take(seq, kind, json.loads(body), digest)
+
+    def _append(self, kind: str, body: dict[str, Any]) -> None:
+        text = json.dumps(body | {"time": round(time.time(), 3)}, sort_keys=True, allow_nan=False)
+        seq = self._seq + 1
+        digest = _link(self._hash, seq, kind, text)
+        self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (seq, kind, text, digest))
+        self._take(seq, kind, body, digest)
+
+    def _take(self, seq: int, kind: str, body: dict[str, Any], digest: str) -> None:
+        """Let one entry tell what it says."""
+        self._seq, self._hash = seq, digest
+        if kind == "open":
+            self.id = body["id"]
+        elif kind == "population":
+            pool = self.populations.get(body["name"])
+            runs = pool.runs if pool else {}
+            self.populations[body["name"]] = Population(
+                body["name"],
+                int(body["size"]),
+                Unit(body["unit"]),
+                Relation(body["relation"]),
+                body["epsilon"],
+                body["delta"],
+                body["adaptive"],
+                runs,
+            )
+        elif kind == "charge":
+            runs = self.populations[body["population"]].runs
+            own = runs.setdefault(body["run"], Spending(phase_from_dict(body["phase"])))
+            own.rounds.add(body["round"])
+            own.charges += 1
+
+    # -- what this machine remembers of a ledger it has seen --
+
+    def _compare_with_memory(self) -> None:
+        seen = _memory_of(self.id)
+        if seen is None:
+            return
+        seq, digest = seen
+        row = self._db.execute("SELECT hash FROM entries WHERE seq = ?", (seq,)).fetchone()
+        if row is None:
+            raise LedgerError(
+                f"{self.path} ends at entry {self._seq}, and this machine has seen entry {seq} of it: it was cut short, or it is "
+                "an older copy of a ledger that went on. Use the one that went on."
+            )
+        if row[0] != digest:
+            raise LedgerError(f"{self.path} has been tampered with: entry {seq} is not the one this machine has seen.")
+
+    def _remember(self) -> None:
+        _remember(self.id, self._seq, self._hash)
+
+
+def _link(previous: str, seq: int, kind: str, body: str) -> str:
+    return hashlib.sha256(f"{previous}\n{seq}\n{kind}\n{body}".encode()).hexdigest()
+
+
+def _as_released(plan: Plan) -> Phase:
+    """A run's round as readers of the model see it: shares of noise as the one noise they add up to."""
+    (phase,) = plan.phases
+    releases = []
+    for release in phase.releases:
+        shares = plan.shares(release)
+        noise = replace(release.noise, std=release.noise.std * math.sqrt(shares), drawn=Drawn.SERVER)
+        releases.append(replace(release, noise=noise))
+    return replace(phase, releases=tuple(releases), rounds=1)
+
+
+@dataclass(frozen=True)
+class RunAccount:
+    """One run's side of a ledger."""
+
+    ledger: Ledger
+    run: str
+    population: str
+    phase: Phase
+
+    def charge(self, round: int, attempt: str) -> None:
+        """Charge a round before its noise is drawn. `attempt` is empty where a repeat draws the very same noise."""
+        self.ledger.charge(self.run, self.population, self.phase, round, attempt)
+
+    def rounds_left(self, most: int) -> int:
+        return self.ledger.rounds_left(self.run, self.population, self.phase, most)
+
+    @property
+    def charges(self) -> int:
+        """How often this run was charged."""
+        own = self.ledger.populations[self.population].runs.get(self.run)
+        return own.charges if own else 0
+
+
+# -- memory of ledgers, in this machine's state folder --
+
+
+def _anchors() -> sqlite3.Connection:
+    folder = state_dir()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    db = sqlite3.connect(folder / "ledgers.sqlite", timeout=_WAIT, isolation_level=None)
+    db.execute("CREATE TABLE IF NOT EXISTS seen (ledger TEXT PRIMARY KEY, seq INTEGER NOT NULL, hash TEXT NOT NULL)")
+    return db
+
+
+def _memory_of(ledger: str) -> tuple[int, str] | None:
+    try:
+        db = _anchors()
+        row = db.execute("SELECT seq, hash FROM seen WHERE ledger = ?", (ledger,)).fetchone()
+        db.close()
+    except (sqlite3.Error, OSError):
+        return None
+    return (int(row[0]), str(row[1])) if row else None
+
+
+def _remember(ledger: str, seq: int, digest: str) -> None:
+    """Never backwards. A machine without a place to remember still has the chain."""
+    try:
+        db = _anchors()
+        db.execute(
+            "INSERT INTO seen VALUES (?, ?, ?) ON CONFLICT (ledger) DO UPDATE SET seq = excluded.seq, hash = excluded.hash "
+            "WHERE excluded.seq > seen.seq",
+            (ledger, seq, digest),
+        )
+        db.close()
+    except (sqlite3.Error, OSError):
+        pass

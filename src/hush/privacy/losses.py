@@ -1,0 +1,306 @@
+"""The privacy loss of a whole plan, as something that answers for epsilon and for delta.
+
+* Gaussian noise without sampling is one Gaussian, exactly (Balle and Wang 2018).
+* Gaussian noise with sampling is a privacy loss distribution (dp-accounting), composed; all estimates are pessimistic, so every
+  figure is an upper bound at any discretisation, and finer steps make it smaller.
+* Discrete Gaussian and Skellam noise are accounted by Renyi divergences at integer orders (`hush.privacy.renyi`).
+* Binomial noise by cpSGD's own (epsilon, delta) per round, composed as a distribution.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Protocol
+
+import dp_accounting
+import numpy as np
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import privacy_loss_distribution as pld
+from scipy import stats
+
+from hush.errors import NoGuarantee
+from hush.privacy import renyi
+from hush.privacy.guarantee import Relation
+from hush.privacy.matrix import toeplitz_sensitivity
+from hush.privacy.vocabulary import (
+    BinomialNoise,
+    Bit,
+    BoundedParticipation,
+    DiscreteGaussianNoise,
+    Everyone,
+    FixedSampling,
+    GaussianNoise,
+    LaplaceNoise,
+    MinSeparation,
+    OneVote,
+    Phase,
+    Plan,
+    PoissonSampling,
+    SecretParticipation,
+    SkellamNoise,
+)
+
+
+class Loss(Protocol):
+    """A composed privacy loss."""
+
+    @property
+    def method(self) -> str:
+        """How it was computed, in words."""
+
+    def epsilon(self, delta: float) -> float: ...
+
+    def deltas(self, eps: np.ndarray) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class GaussianLoss:
+    """N(0, 1) against N(shift, 1)."""
+
+    shift: float
+    method: str
+
+    def epsilon(self, delta: float) -> float:
+        return float(dp_accounting.get_epsilon_gaussian(1.0 / self.shift, delta))
+
+    def deltas(self, eps: np.ndarray) -> np.ndarray:
+        down = np.exp(log_gaussian_delta(np.abs(eps), self.shift))
+        return np.asarray(np.where(eps >= 0, down, -np.expm1(np.minimum(eps, 0)) + np.exp(np.minimum(eps, 0)) * down))
+
+
+@dataclass(frozen=True)
+class DistributionLoss:
+    """A privacy loss distribution of dp-accounting."""
+
+    distribution: Any
+    method: str
+
+    def epsilon(self, delta: float) -> float:
+        return float(self.distribution.get_epsilon_for_delta(delta))
+
+    def deltas(self, eps: np.ndarray) -> np.ndarray:
+        return np.asarray(self.distribution.get_delta_for_epsilon(list(map(float, eps))))
+
+
+@dataclass(frozen=True)
+class RenyiLoss:
+    """Renyi divergences at integer orders."""
+
+    values: tuple[float, ...]
+    method: str
+
+    def epsilon(self, delta: float) -> float:
+        return renyi.epsilon(renyi.ORDERS, list(self.values), delta)
+
+    def deltas(self, eps: np.ndarray) -> np.ndarray:
+        # at negative eps: the profile of any symmetric pair, h(a) = 1 - a + a h(1/a), bounds both directions
+        up = np.array([renyi.delta(renyi.ORDERS, list(self.values), abs(float(e))) for e in eps])
+        up = np.minimum(up, math.sqrt(min(self.values[0] / 2, -math.expm1(-self.values[0]))))  # Pinsker; Bretagnolle and Huber
+        return np.asarray(np.where(eps >= 0, up, -np.expm1(np.minimum(eps, 0)) + np.exp(np.minimum(eps, 0)) * up))
+
+
+def loss_of(plan: Plan, step: float) -> Loss:
+    """The loss of the whole plan. `hush.privacy.rules` must have let it pass."""
+    kinds = {type(release.noise) for phase in plan.phases for release in phase.releases}
+    if kinds & {DiscreteGaussianNoise, SkellamNoise}:
+        return RenyiLoss(tuple(renyi.renyi(plan, order) for order in renyi.ORDERS), "Renyi divergences at integer orders")
+    if kinds == {GaussianNoise} and not any(phase.sampling.amplifies for phase in plan.phases):
+        shift = math.sqrt(sum(_unsampled_shift(plan, phase) ** 2 for phase in plan.phases))
+        return GaussianLoss(shift, "exact Gaussian composition" + _over(plan))
+    grid = max(_fitting(plan, phase, step) for phase in plan.phases)
+    total, words = pld.identity(grid), []
+    for phase in plan.phases:
+        distribution, name = _distribution(plan, phase, grid)
+        total = total.compose(distribution)
+        words.append(name)
+    return DistributionLoss(total, "PLD, " + ", then ".join(dict.fromkeys(words)))
+
+
+def _over(plan: Plan) -> str:
+    kinds = {type(phase.sampling) for phase in plan.phases}
+    if kinds == {BoundedParticipation}:
+        return " over the participations a client is allowed"
+    return " under min-separation" if MinSeparation in kinds else ""
+
+
+def shift(plan: Plan, phase: Phase, relation: Relation) -> float:
+    """The joint mean shift of one round's Gaussian releases, in standard deviations of what the adversary cannot subtract."""
+    total = 0.0
+    for release in phase.releases:
+        std = release.noise.std * math.sqrt(plan.shares(release))
+        total += (release.bound.l2(relation) / std) ** 2
+    return math.sqrt(total)
+
+
+def _unsampled_shift(plan: Plan, phase: Phase) -> float:
+    one, sampling = shift(plan, phase, plan.relation), phase.sampling
+    if isinstance(sampling, BoundedParticipation):
+        return one * math.sqrt(renyi.times(sampling, phase.rounds))
+    if isinstance(sampling, MinSeparation):
+        return one * toeplitz_sensitivity(sampling, phase.rounds)
+    if isinstance(sampling, FixedSampling):  # everybody is drawn, and adding a unit displaces another
+        relation = Relation.REPLACE_ONE if plan.relation is Relation.ADD_REMOVE else plan.relation
+        one = shift(plan, phase, relation)
+    return one * math.sqrt(phase.rounds)
+
+
+def _distribution(plan: Plan, phase: Phase, step: float) -> tuple[Any, str]:
+    """One phase's composed privacy loss, and its name."""
+    sampling, kinds = phase.sampling, {type(release.noise) for release in phase.releases}
+    if kinds == {BinomialNoise}:
+        return _binomial(plan, phase, step), "cpSGD's theorem for binomial noise"
+    if kinds == {LaplaceNoise}:
+        return _laplace(plan, phase, step), "Laplace noise"
+    if kinds != {GaussianNoise}:
+        raise NoGuarantee("One round mixes kinds of noise whose joint loss is not known.", "Use one kind of noise in a round.")
+    if not sampling.amplifies:
+        one = pld.from_gaussian_mechanism(1.0 / _unsampled_shift(plan, phase), value_discretization_interval=step)
+        return one, "exact Gaussian composition"
+    reach, gap = shift(plan, phase, Relation.ADD_REMOVE), shift(plan, phase, Relation.REPLACE_ONE)
+    if isinstance(sampling, PoissonSampling | SecretParticipation):
+        name = "Poisson sampling" if isinstance(sampling, PoissonSampling) else "secret participation"
+        one = _poisson(1.0 / reach, sampling.rate, plan.relation is Relation.REPLACE_ONE, step)
+    elif isinstance(sampling, FixedSampling):
+        name = "fixed-size sampling"
+        if plan.relation is Relation.ADD_REMOVE:  # exactly Poisson's pair at the doubled shift (Lebeda et al. 2024)
+            one = _poisson(1.0 / gap, sampling.rate, False, step)
+        else:  # zero-out is bounded by replace-one: its victim's zero is one of the contributions it may be replaced by
+            one = _replaced_in_fixed_size(gap, sampling.rate, step)
+    else:
+        raise NoGuarantee(f"{type(sampling).__name__} has no proved accounting.", "Sample with Poisson, FixedSize or Bounded.")
+    return one.self_compose(phase.rounds), name
+
+
+@lru_cache(maxsize=64)
+def _poisson(noise: float, rate: float, replaced: bool, step: float) -> Any:
+    """One round of the Poisson-sampled Gaussian. The library itself doubles the sensitivity for REPLACE_ONE, in its PLD."""
+    kinds = dp_accounting.NeighboringRelation
+    return pld.from_gaussian_mechanism(
+        noise,
+        value_discretization_interval=step,
+        sampling_prob=rate,
+        neighboring_relation=kinds.REPLACE_ONE if replaced else kinds.ADD_OR_REMOVE_ONE,
+    )
+
+
+@lru_cache(maxsize=16)
+def _replaced_in_fixed_size(shift: float, rate: float, step: float) -> Any:
+    """The dominating pair of a Gaussian of mean shift `shift` under sampling without replacement.
+
+    Its profile is delta'(log(1 + q(e^eps - 1))) = q delta(eps) (Balle, Barthe, Gaboardi 2018), completed to negative eps by
+    symmetry (Zhu, Dong, Wang 2022), discretised pessimistically.
+    """
+
+    def log_profile(eps: np.ndarray) -> np.ndarray:
+        inner = np.where(eps > 100, eps - np.log(rate), np.log1p(np.expm1(np.minimum(eps, 100)) / rate))
+        return np.asarray(np.log(rate) + log_gaussian_delta(inner, shift))
+
+    top = 1.0
+    while log_profile(np.array([top]))[0] > -55 and top < 5000:
+        top *= 1.25
+    grid = np.arange(-math.ceil(top / step), math.ceil(top / step) + 1)
+    eps = grid * step
+    above = np.exp(log_profile(np.maximum(eps, 0.0)))
+    below = np.minimum(eps, 0.0)
+    mirrored = -np.expm1(below) + np.exp(below + log_profile(np.maximum(-eps, 0.0)))
+    deltas = np.where(eps >= 0, above, mirrored)
+    deltas = np.minimum.accumulate(np.clip(deltas * (1 + 1e-12), 0.0, 1.0))
+    return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(step, grid, deltas))
+
+
+def log_gaussian_delta(eps: np.ndarray, shift: float) -> np.ndarray:
+    """log delta(eps) of N(0,1) against N(shift,1) (Balle and Wang 2018)."""
+    first = stats.norm.logcdf(shift / 2 - eps / shift)
+    gap = eps + stats.norm.logcdf(-shift / 2 - eps / shift) - first
+    with np.errstate(all="ignore"):
+        return np.asarray(np.where(gap >= 0, -np.inf, first + np.log1p(-np.exp(np.minimum(gap, -1e-300)))))
+
+
+def _laplace(plan: Plan, phase: Phase, step: float) -> Any:
+    """Laplace noise on one vote or one bit, for everyone."""
+    total = pld.identity(step)
+    for release in phase.releases:
+        if not isinstance(release.bound, OneVote | Bit) or not isinstance(phase.sampling, Everyone):
+            raise NoGuarantee("Laplace noise is accounted for votes and bits of everyone alone.", "Use Gaussian noise.")
+        ones = release.bound.l2(plan.relation)
+        if isinstance(release.bound, OneVote) and plan.relation is Relation.REPLACE_ONE:
+            ones = 2.0  # in L1, a vote that moves changes two entries by one each
+        scale = release.noise.std * math.sqrt(plan.shares(release)) / math.sqrt(2)
+        total = total.compose(pld.from_laplace_mechanism(scale / ones, value_discretization_interval=step))
+    return total.self_compose(phase.rounds)
+
+
+def _binomial(plan: Plan, phase: Phase, step: float) -> Any:
+    """cpSGD (Agarwal et al. 2018), theorem 1: (epsilon, delta) of a round, composed; its Renyi divergence is infinite."""
+    (release,) = phase.releases
+    noise = release.noise
+    assert isinstance(noise, BinomialNoise)
+    if not isinstance(phase.sampling, Everyone | BoundedParticipation):
+        raise NoGuarantee("cpSGD's theorem says nothing about sampling.", "Bound the participations instead.")
+    rounds = phase.rounds if isinstance(phase.sampling, Everyone) else renyi.times(phase.sampling, phase.rounds)
+    trials = noise.trials * plan.shares(release)
+    reach, d, s, p = release.bound.l2(plan.relation), noise.entries, noise.grid, noise.probability
+    spread, delta = trials * p * (1 - p), 1e-12
+    if spread < max(23 * math.log(10 * d / delta), 2 * reach / s):
+        raise NoGuarantee("cpSGD's theorem needs trials * p(1-p) >= max(23 log(10d/delta), 2 D/s).", "Raise the trials.")
+    ones = math.sqrt(d) * reach
+    square = p**2 + (1 - p) ** 2
+    b, c = 2 / 3 * square + 1 - 2 * p, math.sqrt(2) * (3 * p**3 + 3 * (1 - p) ** 3 + 2 * square)
+    epsilon = (
+        reach * math.sqrt(2 * math.log(1.25 / delta)) / (s * math.sqrt(spread))
+        + (reach * c * math.sqrt(math.log(10 / delta)) + ones * b) / (s * spread * (1 - delta / 10))
+        + reach * (2 / 3 * math.log(1.25 / delta) + 4 / 3 * square * math.log(20 * d / delta) * math.log(10 / delta)) / (s * spread)
+    )
+    private = dp_accounting.pld.common.DifferentialPrivacyParameters(epsilon, delta)
+    return pld.from_privacy_parameters(private, value_discretization_interval=step).self_compose(rounds)
+
+
+def _fitting(plan: Plan, phase: Phase, step: float) -> float:
+    """A coarser grid where the loss of one round spans many thousands of steps: still an upper bound, and it fits memory."""
+    if any(not isinstance(release.noise, GaussianNoise) for release in phase.releases):
+        return step
+    widest = shift(plan, phase, Relation.REPLACE_ONE)
+    if isinstance(phase.sampling, PoissonSampling | SecretParticipation) and plan.relation is not Relation.REPLACE_ONE:
+        widest = shift(plan, phase, Relation.ADD_REMOVE)
+    return max(step, (widest**2 + 10.0 * widest) * math.sqrt(phase.rounds) / 2e6)
+
+
+def optimistic(plan: Plan, step: float) -> Loss | None:
+    """The loss of a pair of data sets that attains it, estimated from below; None where no such pair is known here."""
+    kinds = {type(release.noise) for phase in plan.phases for release in phase.releases}
+    if kinds != {GaussianNoise}:
+        return None
+    if not any(phase.sampling.amplifies for phase in plan.phases):
+        return loss_of(plan, step)
+    total = pld.identity(step, pessimistic_estimate=False)
+    for phase in plan.phases:
+        total = total.compose(_attained(plan, phase, step))
+    return DistributionLoss(total, "PLD from below")
+
+
+def _attained(plan: Plan, phase: Phase, step: float) -> Any:
+    """A pair that one phase really has: others at zero, or under fixed-size sampling all others at -C and the victim at +C."""
+    sampling, rate, replaced = phase.sampling, 1.0, False
+    noise = 1.0 / shift(plan, phase, Relation.ADD_REMOVE)
+    if isinstance(sampling, PoissonSampling | SecretParticipation):
+        rate, replaced = sampling.rate, plan.relation is Relation.REPLACE_ONE
+    elif isinstance(sampling, FixedSampling):
+        # whether the victim joins and displaces another or turns from +C to -C: the sum moves by 2C if it is drawn
+        rate = sampling.size / (sampling.population + (plan.relation is Relation.ADD_REMOVE))
+        if plan.relation is not Relation.ZERO_OUT:
+            noise = 1.0 / shift(plan, phase, Relation.REPLACE_ONE)
+    else:
+        noise = 1.0 / _unsampled_shift(plan, phase)
+        phase = replace(phase, rounds=1)
+    kinds = dp_accounting.NeighboringRelation
+    one = pld.from_gaussian_mechanism(
+        noise,
+        pessimistic_estimate=False,
+        value_discretization_interval=step,
+        sampling_prob=rate,
+        use_connect_dots=False,
+        neighboring_relation=kinds.REPLACE_ONE if replaced else kinds.ADD_OR_REMOVE_ONE,
+    )
+    return one.self_compose(phase.rounds)

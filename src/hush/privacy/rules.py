@@ -1,0 +1,194 @@
+"""What has no proof is refused, with the reason and the fix. One function, one rule."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from hush.errors import NoGuarantee
+from hush.privacy.guarantee import Relation, View
+from hush.privacy.vocabulary import (
+    Bit,
+    Bound,
+    BoundedParticipation,
+    DiscreteGaussianNoise,
+    Drawn,
+    FixedSampling,
+    L2Ball,
+    LinearImage,
+    MinSeparation,
+    Phase,
+    Plan,
+    PoissonSampling,
+    RecordMean,
+    Release,
+    Sampler,
+    SecretParticipation,
+    Weighted,
+)
+
+
+def refuse_without_proof(plan: Plan) -> None:
+    """Raise `NoGuarantee` for the first rule that the plan breaks."""
+    if not plan.phases or not all(phase.releases for phase in plan.phases):
+        raise NoGuarantee("Nothing in this plan is noised, so there is no privacy guarantee.", "Add noise to every release.")
+    _side_data(plan)
+    _local_noise(plan)
+    _relation(plan)
+    for phase in plan.phases:
+        _participation(phase)
+        _adaptive(phase)
+        _amplification(plan, phase)
+        for release in phase.releases:
+            _bound(release.bound)
+            _noise(plan, phase, release)
+            _divisor(phase, release)
+
+
+def _side_data(plan: Plan) -> None:
+    if plan.side_data == "private":
+        raise NoGuarantee(
+            "A mask or statistic is computed from the protected data without noise, which voids the guarantee.",
+            "Take it from public examples that belong to no client, from noised sums of earlier rounds, or draw it at random.",
+        )
+
+
+def _local_noise(plan: Plan) -> None:
+    if plan.noise_per_local_step and plan.view is View.SECAGG:
+        raise NoGuarantee(
+            "Noise inside the local loop: other clients' noise does not hide this client's trajectory (CPFed's lemma 4 is false).",
+            "Clip the final update and add the noise once, or account every local step with its own noise (view 'messages').",
+        )
+
+
+def _relation(plan: Plan) -> None:
+    if plan.relation is Relation.ADD_REMOVE and plan.view is not View.RELEASED:
+        raise NoGuarantee(
+            f"In the view '{plan.view}' who takes part is visible, so adding or removing a {plan.unit} cannot be hidden.",
+            "Ask for zero-out (sensitivity C) or replace-one (2C).",
+        )
+    secret = any(isinstance(phase.sampling, SecretParticipation) for phase in plan.phases)
+    if secret and plan.relation is Relation.ADD_REMOVE:
+        raise NoGuarantee(
+            "Under secret participation the contacted clients are public, so adding or removing one cannot be hidden.",
+            "Ask for zero-out: what a client's data said stays secret.",
+        )
+
+
+def _participation(phase: Phase) -> None:
+    sampling = phase.sampling
+    if isinstance(sampling, BoundedParticipation) and sampling.times is None:
+        raise NoGuarantee(
+            "Nothing limits how often a client takes part, so its loss has no limit either.",
+            "Cap the participations beforehand and enforce it: Bounded(size, participations=k).",
+        )
+    if isinstance(sampling, MinSeparation):
+        column = sampling.strategy
+        if any(v < 0 for v in column) or any(b > a for a, b in itertools.pairwise(column)):
+            raise NoGuarantee(
+                "The worst pattern of participation is known only for strategies that are non-negative and do not increase.",
+                "Use a Toeplitz strategy such as (2j choose j)/4^j.",
+            )
+
+
+def _adaptive(phase: Phase) -> None:
+    adaptive = any(isinstance(r.bound, L2Ball) and r.bound.adaptive for r in phase.releases)
+    if adaptive and not any(isinstance(r.bound, Bit) for r in phase.releases):
+        raise NoGuarantee(
+            "The clip adapts to the clients' norms, and the bits that it adapts by are not among the releases.",
+            "Put the bit under the same noise, as AdaptiveClip does.",
+        )
+
+
+def _amplification(plan: Plan, phase: Phase) -> None:
+    sampling = phase.sampling
+    if not sampling.amplifies:
+        return
+    if isinstance(sampling, PoissonSampling | FixedSampling | SecretParticipation):
+        if plan.unit is not plan.sampled:
+            raise NoGuarantee(
+                f"{str(plan.sampled).capitalize()}s are sampled and {plan.unit}s are protected: the output can show whether the "
+                f"{plan.sampled} took part, so epsilon is not amplified.",
+                f"Sample {plan.unit}s, or bound the participations (BoundedParticipation).",
+            )
+        if sampling.population != plan.population:
+            raise NoGuarantee(
+                f"The sampling is from {sampling.population:,} {plan.sampled}s and {plan.population:,} are enrolled: "
+                "a hypothetical population amplifies nothing.",
+                "Sample from those who are really there.",
+            )
+    if isinstance(sampling, SecretParticipation):
+        return  # its coins are the client's own, and everybody sends noise
+    if plan.view is not View.RELEASED and getattr(sampling, "by", Sampler.SERVER) is Sampler.SERVER:
+        raise NoGuarantee(
+            "A server that picks the cohort knows who is in it: against it, sampling amplifies nothing.",
+            "Use secret participation, bound the participations, or ask for the view 'released'.",
+        )
+    shares = any(release.noise.drawn is Drawn.SHARES for release in phase.releases)
+    if shares and isinstance(sampling, PoissonSampling) and sampling.by is Sampler.SERVER:
+        raise NoGuarantee(
+            "The selected clients add shares of the noise, so it shows how many there were, and Poisson amplification is lost.",
+            "Use secret participation, where everybody contacted sends noise, or let a trusted server draw the noise once.",
+        )
+
+
+def _bound(bound: Bound) -> None:
+    if isinstance(bound, LinearImage) and bound.operator_norm is None:
+        raise NoGuarantee(
+            "A sketch after the clip: sqrt(rows) * C does not bound its norm, because of hash collisions.",
+            "Clip the sketch table itself, or give a proved operator norm.",
+        )
+    if isinstance(bound, RecordMean) and not bound.per_record:
+        raise NoGuarantee(
+            "The mean gradient is clipped, not each record: one record can move the whole clipped vector.",
+            "Clip record by record, or take the bound C without 1/B, under replace-one 2C.",
+        )
+    if isinstance(bound, Weighted):
+        if bound.largest is None:
+            raise NoGuarantee(
+                "Clients are weighted by how many examples they hold, and nothing bounds the weight.",
+                "Weight all alike, or cap the weights.",
+            )
+        _bound(bound.inner)
+    if not math.isfinite(bound.reach()):
+        raise NoGuarantee("The noise covers no bound.", "Put Clip(C) directly before it.")
+
+
+def _noise(plan: Plan, phase: Phase, release: Release) -> None:
+    noise = release.noise
+    if noise.on == "private support":
+        raise NoGuarantee(
+            "Noise only where the private vector is not zero releases its support: epsilon is infinite.",
+            "Noise every entry, or use a mask that is public.",
+        )
+    if noise.drawn is Drawn.SERVER and plan.view is not View.RELEASED:
+        raise NoGuarantee(
+            f"The server draws the noise itself, so in the view '{plan.view}' nothing covers a client.",
+            "Let the clients draw it: shares under a secure sum, or noise on every message.",
+        )
+    if noise.drawn is Drawn.SHARES and plan.view is not View.MESSAGES and plan.honest_min is None:
+        raise NoGuarantee(
+            "Clients add shares of the noise, and nothing says how many honest ones survive.",
+            "State honest_min, the fewest honest shares in any sum; the protocol that sums must enforce it.",
+        )
+    if isinstance(noise, DiscreteGaussianNoise) and noise.drawn is Drawn.SHARES and noise.entries is None:
+        raise NoGuarantee(
+            "A sum of discrete Gaussian shares is not discrete Gaussian, and the correction grows with the number of entries.",
+            "State the entries, or use Skellam noise, whose sums are Skellam.",
+        )
+
+
+def _divisor(phase: Phase, release: Release) -> None:
+    if release.divisor == "realised" and isinstance(phase.sampling, PoissonSampling):
+        raise NoGuarantee(
+            "Dividing by the cohort that came reveals its size, which Poisson accounting keeps secret.",
+            "Divide by the constant expected cohort.",
+        )
+
+
+def warnings_of(plan: Plan, delta: float) -> Iterator[str]:
+    """What is proved and still needs saying."""
+    if delta >= 1 / plan.population and plan.population > 1:
+        units = f"{plan.unit}s" if plan.unit is plan.sampled else "units"
+        yield f"delta is not below 1/{plan.population:,}: such a delta permits publishing one of the {units} outright"

@@ -1,0 +1,439 @@
+"""The words a privacy statement is made of: bounds, noise, sampling, release, phase, plan.
+
+Everything is plain data. Noise is an *absolute* standard deviation; the sensitivity follows from (bound, relation), so nobody types
+one. `hush.privacy.plan` derives a plan from the objects that run, `hush.privacy.rules` refuses what has no proof,
+`hush.privacy.accountant` puts a number on the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from hush.errors import UsageError
+from hush.privacy.guarantee import Relation, Unit, View
+
+# -- what one unit can add to a sum ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The most that one unit adds: `l2` under a relation, in the units of the noise."""
+
+    def reach(self) -> float:
+        """The L2 norm of one contribution: what adding, removing or zeroing it changes."""
+        raise NotImplementedError
+
+    def gap(self) -> float:
+        """The most by which two contributions differ: what replacing one by another changes."""
+        return 2.0 * self.reach()
+
+    def l2(self, relation: Relation) -> float:
+        """Sensitivity."""
+        return self.gap() if relation is Relation.REPLACE_ONE else self.reach()
+
+
+@dataclass(frozen=True)
+class L2Ball(Bound):
+    """Clipped to `norm`, as the last step before the noise. `adaptive`: the norm follows the data, by a `Bit` beside it."""
+
+    norm: float
+    adaptive: bool = False
+
+    def reach(self) -> float:
+        return self.norm
+
+
+@dataclass(frozen=True)
+class LInfBox(Bound):
+    """Every one of `entries` coordinates, on a public mask, clipped to `most` (Fed-SPA done right)."""
+
+    most: float
+    entries: int
+
+    def reach(self) -> float:
+        return self.most * math.sqrt(self.entries)
+
+
+@dataclass(frozen=True)
+class LinearImage(Bound):
+    """Clipped to `norm`, then a public linear map (a sketch); without a proved operator norm there is no bound."""
+
+    norm: float
+    operator_norm: float | None = None
+
+    def reach(self) -> float:
+        return self.norm * (self.operator_norm if self.operator_norm is not None else math.inf)
+
+
+@dataclass(frozen=True)
+class OneVote(Bound):
+    """A one-hot vote: moving it from one class to another changes two entries."""
+
+    def reach(self) -> float:
+        return 1.0
+
+    def gap(self) -> float:
+        return math.sqrt(2.0)
+
+
+@dataclass(frozen=True)
+class Bit(Bound):
+    """An indicator, such as adaptive clipping's: +-weight/2 where centred, else 0 or `weight`."""
+
+    weight: float = 1.0
+    centred: bool = True
+
+    def reach(self) -> float:
+        return self.weight / 2 if self.centred else self.weight
+
+    def gap(self) -> float:
+        return self.weight
+
+
+@dataclass(frozen=True)
+class RecordMean(Bound):
+    """The mean over a constant batch size of gradients clipped to `norm`, record by record."""
+
+    norm: float
+    batch: int
+    per_record: bool = True
+
+    def reach(self) -> float:
+        return self.norm / self.batch
+
+
+@dataclass(frozen=True)
+class Weighted(Bound):
+    """A contribution times its client's weight, which is at most `largest`."""
+
+    inner: Bound
+    largest: float | None = None
+
+    def reach(self) -> float:
+        return self.inner.reach() * (self.largest if self.largest is not None else math.inf)
+
+
+@dataclass(frozen=True)
+class Rounded(Bound):
+    """Clipped to `norm`, rounded at random to a grid and redrawn until short enough (Kairouz, Liu, Steinke 2021, proposition 4).
+
+    In grid units, c = norm/grid grows to min(c + sqrt(d), sqrt(c^2 + d/4 + sqrt(2 log(1/beta)) (c + sqrt(d)/2))).
+    """
+
+    norm: float
+    grid: float
+    entries: int
+    beta: float = math.exp(-0.5)
+
+    def reach(self) -> float:
+        c, root = self.norm / self.grid, math.sqrt(self.entries)
+        conditional = math.sqrt(c * c + self.entries / 4 + math.sqrt(2 * math.log(1 / self.beta)) * (c + root / 2))
+        return min(c + root, conditional) * self.grid
+
+
+# -- noise -----------------------------------------------------------------------------------------------------------------------
+
+
+class Drawn(StrEnum):
+    """Who draws the noise: a trusted server, once on the sum; every contacted client, a share; the client, on its own message."""
+
+    SERVER = "server"
+    SHARES = "shares"
+    MESSAGE = "message"
+
+
+@dataclass(frozen=True)
+class Noise:
+    """`std` is that of one draw: of the whole where the server draws it, of one share or one message otherwise."""
+
+    std: float
+    on: str = "every entry"
+    """`every entry`, `public mask`, or `private support`, which has no proof."""
+    drawn: Drawn = Drawn.SERVER
+    secure: bool = False
+    """Exact integers from a cryptographic stream, instead of floating-point draws fit for research."""
+
+
+@dataclass(frozen=True)
+class GaussianNoise(Noise):
+    """N(0, std^2); exact where it is rounded to integers after it was added to integers, which is post-processing."""
+
+
+@dataclass(frozen=True)
+class DiscreteGaussianNoise(Noise):
+    """P(k) ~ exp(-k^2 grid^2 / (2 std^2)) on multiples of `grid`, on `entries` coordinates (Canonne, Kamath, Steinke 2020)."""
+
+    grid: float = 1.0
+    entries: int | None = None
+
+
+@dataclass(frozen=True)
+class SkellamNoise(Noise):
+    """The difference of two Poisson variables on multiples of `grid`; sums of it are of the same kind (Agarwal et al. 2021)."""
+
+    grid: float = 1.0
+    entries: int | None = None
+
+
+@dataclass(frozen=True)
+class LaplaceNoise(Noise):
+    """Laplace noise of standard deviation `std` (scale std/sqrt(2)), for one-hot votes and bits."""
+
+
+@dataclass(frozen=True)
+class BinomialNoise(Noise):
+    """grid * (Binomial(trials, p) - trials p) on `entries` coordinates (cpSGD); std = grid sqrt(trials p (1 - p))."""
+
+    trials: int = 1
+    probability: float = 0.5
+    entries: int = 1
+
+    @property
+    def grid(self) -> float:
+        return self.std / math.sqrt(self.trials * self.probability * (1 - self.probability))
+
+
+# -- sampling --------------------------------------------------------------------------------------------------------------------
+
+
+class Sampler(StrEnum):
+    """Whose secret the draw is: the server's, or the unit's own device's."""
+
+    SERVER = "server"
+    OWN = "own coins"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which units take part in a round."""
+
+    @property
+    def amplifies(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Everyone(Sampling):
+    """Every unit in every round."""
+
+
+@dataclass(frozen=True)
+class PoissonSampling(Sampling):
+    """Each of `population` units by its own coin of probability `rate`; how many came stays secret."""
+
+    rate: float
+    population: int
+    by: Sampler = Sampler.SERVER
+
+    @property
+    def amplifies(self) -> bool:
+        return self.rate < 1
+
+
+@dataclass(frozen=True)
+class FixedSampling(Sampling):
+    """Exactly `size` of `population`, uniformly, without replacement."""
+
+    size: int
+    population: int
+    by: Sampler = Sampler.SERVER
+
+    @property
+    def rate(self) -> float:
+        return self.size / self.population
+
+    @property
+    def amplifies(self) -> bool:
+        return self.size < self.population
+
+
+@dataclass(frozen=True)
+class BoundedParticipation(Sampling):
+    """At most `times` rounds for each unit, enforced; `None`: nothing limits it."""
+
+    times: int | None
+    repeats: int = 0
+    """Rounds drawn again after an interruption: a unit may have been in both."""
+
+
+@dataclass(frozen=True)
+class SecretParticipation(Sampling):
+    """All of a public set of `contacted` units send noise in every round; each adds its data if its own secret coin says so."""
+
+    rate: float
+    contacted: int
+
+    @property
+    def population(self) -> int:
+        return self.contacted
+
+    @property
+    def amplifies(self) -> bool:
+        return self.rate < 1
+
+
+@dataclass(frozen=True)
+class MinSeparation(Sampling):
+    """At most `times` participations, at least `separation` rounds apart, under correlated noise C^-1 z (DP-FTRL).
+
+    `strategy` is the first column of the lower-triangular Toeplitz matrix C: non-negative and not increasing.
+    """
+
+    times: int
+    separation: int
+    strategy: tuple[float, ...]
+
+
+# -- the whole -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Release:
+    """One noisy sum a round. `divisor` is `constant`, or `realised` where it is the cohort that came."""
+
+    bound: Bound
+    noise: Noise
+    divisor: str = "constant"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """`rounds` adaptive repetitions of the joint release of `releases`, to one cohort each."""
+
+    releases: tuple[Release, ...]
+    sampling: Sampling
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is released, to whom, about whom."""
+
+    phases: tuple[Phase, ...]
+    population: int
+    """How many units are enrolled."""
+    unit: Unit = Unit.CLIENT
+    relation: Relation = Relation.ADD_REMOVE
+    view: View = View.RELEASED
+    sampled: Unit = Unit.CLIENT
+    """What `sampling` samples."""
+    honest_min: int | None = None
+    """The fewest honest, surviving noise shares in any sum."""
+    noise_per_local_step: bool = False
+    side_data: str = "none"
+    """What else shapes a release: `none`, `public` data, or `private` data, which has no proof."""
+    assumptions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value in (("clients", self.population), *(("rounds", phase.rounds) for phase in self.phases)):
+            if not math.isfinite(value) or value < 1 or value != int(value):
+                raise UsageError(f"{name} must be a whole number of at least 1, not {value:g}.")
+        for release in (release for phase in self.phases for release in phase.releases):
+            if not 0 < release.noise.std < math.inf:
+                raise UsageError(f"noise must be a positive number, not {release.noise.std:g}.")
+            if math.isnan(release.bound.reach()) or release.bound.reach() <= 0:
+                raise UsageError(f"A bound must be a positive number, not {release.bound.reach():g}.")
+
+    @property
+    def rounds(self) -> int:
+        return sum(phase.rounds for phase in self.phases)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The first phase's noise over the most that one unit adds to it."""
+        first = self.phases[0].releases
+        return 1.0 / math.sqrt(sum((r.bound.reach() / r.noise.std) ** 2 / self.shares(r) for r in first))
+
+    def shares(self, release: Release) -> int:
+        """How many draws of a noise add up in what the adversary sees: one client's alone where he sees messages."""
+        if release.noise.drawn is Drawn.SHARES and self.view is not View.MESSAGES:
+            return self.honest_min if self.honest_min is not None else 1
+        return 1
+
+    @property
+    def secure(self) -> bool:
+        """Whether all noise is exact and cryptographic."""
+        return all(release.noise.secure for phase in self.phases for release in phase.releases)
+
+    def with_noise(self, multiplier: float) -> Plan:
+        """The same plan with all noise scaled so that `noise_multiplier` is this."""
+        factor = multiplier / self.noise_multiplier
+
+        def louder(release: Release) -> Release:
+            return replace(release, noise=replace(release.noise, std=release.noise.std * factor))
+
+        return replace(self, phases=tuple(replace(p, releases=tuple(map(louder, p.releases))) for p in self.phases))
+
+    def first(self, rounds: int) -> Plan:
+        """The plan's first `rounds` rounds; beyond its end the last phase goes on."""
+        kept: list[Phase] = []
+        for number, phase in enumerate(self.phases):
+            own = rounds if number == len(self.phases) - 1 else min(rounds, phase.rounds)
+            rounds -= own
+            if own:
+                kept.append(replace(phase, rounds=own))
+        return replace(self, phases=tuple(kept))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `plan_from_dict` is the inverse."""
+        value = _plain(self)
+        assert isinstance(value, dict)
+        return value
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__} | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, StrEnum) else value
+
+
+_KINDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        *(L2Ball, LInfBox, LinearImage, OneVote, Bit, RecordMean, Weighted, Rounded),
+        *(GaussianNoise, DiscreteGaussianNoise, SkellamNoise, LaplaceNoise, BinomialNoise),
+        *(Everyone, PoissonSampling, FixedSampling, BoundedParticipation, SecretParticipation, MinSeparation),
+        *(Release, Phase, Plan),
+    )
+}
+_ENUMS = {"unit": Unit, "sampled": Unit, "relation": Relation, "view": View, "drawn": Drawn, "by": Sampler}
+
+
+def plan_from_dict(value: dict[str, Any]) -> Plan:
+    """The plan that `Plan.to_dict` wrote."""
+    try:
+        plan = _made(value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"This is not a plan that Hush wrote: {error}.") from None
+    if not isinstance(plan, Plan):
+        raise UsageError("This is not a plan that Hush wrote.")
+    return plan
+
+
+def phase_from_dict(value: dict[str, Any]) -> Phase:
+    """One phase, as a ledger holds it."""
+    phase = _made(value)
+    if not isinstance(phase, Phase):
+        raise UsageError("This is not a phase that Hush wrote.")
+    return phase
+
+
+def phase_to_dict(phase: Phase) -> dict[str, Any]:
+    """The inverse of `phase_from_dict`."""
+    value: dict[str, Any] = _plain(phase)
+    return value
+
+
+def _made(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_made(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    kind = _KINDS[value["kind"]]
+    made = {key: _ENUMS[key](item) if key in _ENUMS else _made(item) for key, item in value.items() if key != "kind"}
+    return kind(**made)

@@ -1,0 +1,147 @@
+"""The certificate as a page: what a privacy officer reads, in the order in which the questions come."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from hush.privacy.guarantee import at_least
+from hush.report.page import STYLE
+
+_MORE = """
+.big{font-size:2.2rem;font-weight:600;margin:0}.no{border-left:4px solid #b3261e;padding-left:1rem}.yes{border-left:4px solid
+#1a7f4b;padding-left:1rem}.met{color:#1a7f4b}.violated{color:#b3261e}th{text-align:left;font-weight:600;padding-right:1.2rem}
+code{font-size:.85rem;overflow-wrap:anywhere}
+"""
+
+
+def certificate_page(certificate: dict[str, Any]) -> str:
+    """One self-contained page."""
+    name = html.escape(f"{certificate['method']} on {certificate['data']}")
+    body = _proved(certificate) if certificate["guarantee"] else _nothing()
+    head = (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>Privacy certificate: {name}</title><style>{STYLE}{_MORE}</style>"
+    )
+    return head + f"<h1>Privacy certificate</h1><p>{name}, run <code>{certificate['run_id']}</code></p>" + body + "</html>\n"
+
+
+def _nothing() -> str:
+    return (
+        "<div class=no><p class=big>No guarantee</p><p>This method adds no noise to what it releases. Nothing is proved for "
+        "anybody, however many clients took part.</p></div>"
+    )
+
+
+def _proved(c: dict[str, Any]) -> str:
+    proved, words = c["guarantee"], c["statement"]
+    lead = (
+        f"<div class=yes><p class=big>epsilon {at_least(proved['epsilon'])} at delta {at_least(proved['delta'], 2)}</p>"
+        f"<p>proved for {html.escape(words['protected'])}.</p></div>"
+    )
+    rows = [
+        ("What stays secret", words["hidden"]),
+        ("From whom", words["against"]),
+        ("Clients", f"{c['clients']:,}"),
+        ("Rounds released", _rounds(c)),
+        ("Who takes part", f"{c['cohort']:g} clients a round on average ({c['sampling']})"),
+        ("Noise", _noise(c)),
+    ]
+    sections = [lead, _table(rows)]
+    sections.append("<h2>What that means for an attacker</h2>" + _attack(c))
+    sections.append("<h2>It holds if</h2>" + _list(proved["assumptions"]))
+    if proved["warnings"]:
+        sections.append("<h2>Mind</h2>" + _list(proved["warnings"]))
+    sections.append("<h2>Against the server</h2>" + _server(c))
+    sections.append("<h2>Epsilon at other deltas</h2>" + _deltas(c))
+    sections.append("<h2>What the paper claims</h2>" + _claim(c))
+    if c.get("population"):
+        sections.append("<h2>All runs on these clients together</h2>" + _population(c["population"]))
+    sections.append("<h2>How it was computed</h2>" + _computed(c))
+    return "".join(sections)
+
+
+def _rounds(c: dict[str, Any]) -> str:
+    if c["rounds_charged"] == c["rounds"]:
+        return str(c["rounds"])
+    return f"{c['rounds']}, of which some were drawn again after an interruption: {c['rounds_charged']} are accounted for"
+
+
+def _noise(c: dict[str, Any]) -> str:
+    kind = (
+        "exact integers from a cryptographic stream" if c["noise"] == "secure" else "floating-point draws, fit for research alone"
+    )
+    return f"{c['noise_multiplier']:.4g} times the most that one client can add; {kind}"
+
+
+def _attack(c: dict[str, Any]) -> str:
+    attack = c["attack"]
+    caught, ahead = attack["true_positives_at_1_percent_false_positives"], attack["membership_advantage"]
+    return (
+        f"<p>Somebody who knows everything about all other clients guesses whether one client's data were used. Accusing 1 in 100 "
+        f"wrongly, he is right about at most <b>{100 * caught:.1f} in 100</b> of those whose data were used (pure guessing: 1 in "
+        f"100). His best advantage over guessing, true minus false positives, is <b>{ahead:.3f}</b> (0: none, 1: certainty).</p>"
+    )
+
+
+def _server(c: dict[str, Any]) -> str:
+    server = c["server_guarantee"]
+    if server is None:
+        return f"<p>No guarantee. {html.escape(c['no_server_guarantee'] or '')}</p>"
+    figure = f"epsilon {at_least(server['epsilon'])} at delta {at_least(server['delta'], 2)}"
+    return f"<p>{figure} ({html.escape(server['relation'])}), if</p>" + _list(server["assumptions"])
+
+
+def _deltas(c: dict[str, Any]) -> str:
+    rows = [(at_least(row["delta"], 2), at_least(row["epsilon"])) for row in c["epsilon_at"]]
+    return (
+        "<table><tr><th>delta</th><th>epsilon</th></tr>"
+        + "".join(f"<tr><td>{d}</td><td>{e}</td></tr>" for d, e in rows)
+        + "</table>"
+    )
+
+
+def _claim(c: dict[str, Any]) -> str:
+    claim = c["claim"]
+    if claim is None:
+        return "<p>Nothing for this way of taking part.</p>"
+    figure = "no figure" if claim["epsilon"] is None else f"epsilon {claim['epsilon']:.2f}"
+    items = "".join(
+        f"<li><span class={'met' if k['met'] else 'violated'}>{'met' if k['met'] else 'violated'}</span>: "
+        f"{html.escape(k['statement'])} ({html.escape(k['detail'])})</li>"
+        for k in claim["conditions"]
+    )
+    return (
+        f"<p>{html.escape(claim['source'])}: {figure}. It is not what is proved here. {html.escape(claim['why'])} "
+        f"Its own conditions:</p><ul>{items}</ul>"
+    )
+
+
+def _population(p: dict[str, Any]) -> str:
+    budget = "no budget" if p["budget"] is None else f"a budget of {p['budget']:g}"
+    spent = f"epsilon {at_least(p['epsilon'])} at delta {at_least(p['delta'], 2)}"
+    return (
+        f"<p>'{html.escape(p['name'])}': {p['runs']} runs spent {spent}, of {budget}, if the settings of later runs were not "
+        f"chosen from the results of earlier ones. Ledger entry {p['ledger_entries']}, <code>{p['ledger_head']}</code>.</p>"
+    )
+
+
+def _computed(c: dict[str, Any]) -> str:
+    computed = c["computed"]
+    versions = ", ".join(f"{name} {version}" for name, version in computed["versions"].items())
+    rows = [
+        ("Method", f"{computed['method']}, privacy loss in steps of {computed['step']:g}, rounded up"),
+        ("Relation and view", f"{c['guarantee']['relation']}, {c['guarantee']['view']}"),
+        ("Versions", versions),
+        ("Configuration, SHA-256", c["configuration_sha256"]),
+        ("Model, SHA-256", c["model_sha256"] or "not kept"),
+        ("To verify", "hush certify followed by the folder of the run"),
+    ]
+    return _table(rows)
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    return "<table>" + "".join(f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in rows) + "</table>"
+
+
+def _list(lines: list[str]) -> str:
+    return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"

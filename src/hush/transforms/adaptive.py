@@ -1,0 +1,68 @@
+"""A clip that follows the clients' norms, by one noisy bit each (Andrew, Thakkar, McMahan, Ramaswamy 2021)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hush.core import Bound, Public, Round, Server, State, Transform, Wire
+from hush.errors import UsageError
+from hush.secret import Secret
+from hush.transforms.clip import Clip, l2
+
+
+@dataclass(frozen=True)
+class AdaptiveClip(Transform):
+    """C <- C exp(-lr (b - quantile)), where b is the noisy share of clients whose norm was at most C.
+
+    A client sends its update clipped to C, in units of C, and one entry more: weight * (1/2 if its norm was at most C, else -1/2).
+    Both stand under the same noise, as one vector of norm at most sqrt(1 + weight^2/4), whatever C is: the bound is static and
+    the bit is paid for. The next C is a function of noised sums alone.
+    """
+
+    start: float = 1.0
+    quantile: float = 0.5
+    lr: float = 0.2
+    weight: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.start < math.inf:
+            raise UsageError(f"clip must be a positive number, not {self.start:g}.")
+        if not 0 < self.quantile < 1:
+            raise UsageError(f"clip_quantile must lie between 0 and 1, not {self.quantile:g}.")
+        if not (0 < self.lr <= 2 and 0 < self.weight <= 2):
+            raise UsageError("clip_lr and the bit's weight must lie in (0, 2].")
+
+    def init(self, dim: int) -> State:
+        return {"clip": torch.tensor(self.start, dtype=torch.float64)}
+
+    def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> float:
+        return float(state["clip"])
+
+    def broadcast(self, dim: int) -> int:
+        return 64
+
+    def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        if x.dtype in (torch.float16, torch.bfloat16):
+            x = x.float()
+        norms = l2(x)
+        inside = (norms <= public).to(x.dtype) - 0.5
+        bit = torch.where(torch.isfinite(norms), self.weight * inside, 0.0)
+        clipped = Clip(1.0).encode(x / public, rnd, keys, None)
+        # a row and its bit are bounded together: what rounding could add to either is taken off here
+        return torch.cat([clipped, bit[:, None].to(x.dtype)], dim=1) * (1.0 - 2.0**-20)
+
+    def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
+        clip = state["clip"]
+        share = total[-1].double().cpu() / (self.weight * rnd.cohort) + 0.5
+        following = clip * torch.exp(-self.lr * (share.clamp(0.0, 1.0) - self.quantile))
+        return total[:-1] * float(clip), {"clip": following.clamp(1e-9, 1e9)}
+
+    def wire(self, incoming: Wire) -> Wire:
+        return replace(incoming, entries=incoming.entries + 1)
+
+    def bound(self, incoming: Bound) -> Bound:
+        return Bound(math.sqrt(1.0 + self.weight**2 / 4), bit=self.weight)

@@ -1,0 +1,80 @@
+"""From clipped floats to integers, with the norm enforced in integers: what exact noise and secure sums need."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hush.core import Bound, Public, Round, State, Transform, Wire
+from hush.errors import UsageError
+from hush.random import fold, uniform
+from hush.secret import Secret
+
+_ROUNDING = 0x67726964
+"""The word of the rounding's stream, apart from what else a client draws from its key."""
+
+
+@dataclass(frozen=True)
+class Discretize(Transform):
+    """Scale a row of norm <= C to the integer ball of radius R = 2^bits, round each entry up or down at random, and check.
+
+    Rounding is unbiased and lengthens a row: |z|^2 has mean at most |y|^2 + d/4 and a standard deviation of about R. So rows are
+    scaled to sqrt(R^2 - d/4 - 8R), and a row for which z.z <= R^2, computed in integers, fails all the same is rounded towards
+    zero, which never lengthens. R is then the sensitivity, exactly: no float took part in the comparison.
+    """
+
+    bits: int = 18
+    norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 4 <= self.bits <= 20:
+            raise UsageError(f"bits must lie between 4 and 20, not {self.bits}.")
+
+    def after(self, incoming: Bound) -> Transform:
+        if not math.isfinite(incoming.l2):
+            raise UsageError(f"Discretize has no scale here: {incoming.reason}. Put Clip(C) directly before it.")
+        return replace(self, norm=incoming.l2)
+
+    @property
+    def radius(self) -> int:
+        return int(2**self.bits)
+
+    def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        y = x.double() * self._scale(x.shape[1])
+        y = torch.where(torch.isfinite(y).all(1, keepdim=True), y, 0.0).clamp(-self.radius, self.radius)
+        low = y.floor()
+        up = uniform(fold(keys, _ROUNDING), (x.shape[1],)).double() < y - low
+        rounded = (low + up).long()
+        fits = self._fits(rounded)
+        if bool(fits.all()):
+            return rounded
+        shorter = y.trunc().long()
+        return torch.where(fits, rounded, torch.where(self._fits(shorter), shorter, 0))
+
+    def _fits(self, rows: Tensor) -> Tensor:
+        """z.z <= R^2, in integers; `_scale` has made sure that they cannot overflow."""
+        return (rows * rows).sum(1, keepdim=True) <= self.radius**2
+
+    def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
+        return total.double() / self._scale(total.numel()), state
+
+    def _scale(self, entries: int) -> float:
+        if self.norm is None:
+            raise UsageError("Discretize stands outside a chain, so it does not know the clip: build the pipeline with chain(...).")
+        room = self.radius**2 - entries / 4 - 8 * self.radius
+        if room < self.radius**2 / 2:
+            raise UsageError(f"{entries:,} entries do not fit a grid of {self.bits} bits: raise bits.")
+        if entries * self.radius**2 >= 2**62:
+            raise UsageError(f"{entries:,} entries of {self.bits} bits overflow 64: lower bits.")
+        return math.sqrt(room) / self.norm
+
+    def wire(self, incoming: Wire) -> Wire:
+        return replace(incoming, integer=True)
+
+    def bound(self, incoming: Bound) -> Bound:
+        if not math.isfinite(incoming.l2):
+            return incoming
+        return Bound(float(self.radius), bit=incoming.bit / incoming.l2 * self.radius, integer=True)

@@ -1,0 +1,207 @@
+"""What has no proof is refused, each with its reason and its fix: the list at the end of the analysis, item by item."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from hush import NoGuarantee, Plan, UsageError, account
+from hush.privacy.guarantee import Relation, Unit, View
+from hush.privacy.vocabulary import (
+    Bit,
+    Bound,
+    BoundedParticipation,
+    DiscreteGaussianNoise,
+    Drawn,
+    Everyone,
+    FixedSampling,
+    GaussianNoise,
+    L2Ball,
+    LinearImage,
+    MinSeparation,
+    Noise,
+    OneVote,
+    Phase,
+    PoissonSampling,
+    RecordMean,
+    Release,
+    Rounded,
+    Sampler,
+    Sampling,
+    SecretParticipation,
+    SkellamNoise,
+    Weighted,
+)
+
+HUNDRED = PoissonSampling(0.1, 100)
+
+
+def plan(
+    bound: Bound | None = None,
+    noise: Noise | None = None,
+    sampling: Sampling = HUNDRED,
+    rounds: int = 10,
+    divisor: str = "constant",
+    **how: object,
+) -> Plan:
+    release = Release(bound or L2Ball(1.0), noise or GaussianNoise(1.0), divisor)
+    return Plan((Phase((release,), sampling, rounds),), **{"population": 100} | how)  # type: ignore[arg-type]
+
+
+SHARES = GaussianNoise(0.1, drawn=Drawn.SHARES)
+MESSAGE = GaussianNoise(1.0, drawn=Drawn.MESSAGE)
+SERVER_SEES = {"view": View.SECAGG, "relation": Relation.ZERO_OUT, "honest_min": 100}
+RECORDS = {"unit": Unit.RECORD, "relation": Relation.REPLACE_ONE, "view": View.MESSAGES}
+
+REFUSED = {
+    "sketch without a proved operator norm": (plan(LinearImage(1.5)), "hash collisions", "Clip the sketch table"),
+    "noise on the private support": (plan(noise=GaussianNoise(1.0, on="private support")), "support", "Noise every entry"),
+    "realised divisor under Poisson": (plan(divisor="realised"), "reveals its size", "constant expected cohort"),
+    "amplification against a server that picks": (plan(noise=SHARES, **SERVER_SEES), "picks the cohort", "secret participation"),
+    "amplification in messages": (
+        plan(noise=MESSAGE, view=View.MESSAGES, relation=Relation.ZERO_OUT),
+        "picks the cohort",
+        "bound the participations",
+    ),
+    "clients sampled, records protected": (plan(unit=Unit.RECORD), "not amplified", "Sample records"),
+    "noise in the local loop under a secure sum": (
+        plan(noise=SHARES, sampling=Everyone(), noise_per_local_step=True, **SERVER_SEES),
+        "lemma 4",
+        "Clip the final update",
+    ),
+    "noise shares without honest_min": (
+        plan(noise=SHARES, sampling=Everyone(), **SERVER_SEES | {"honest_min": None}),
+        "how many honest ones",
+        "honest_min",
+    ),
+    "shares under server-side Poisson": (plan(noise=SHARES, honest_min=10), "how many there were", "secret participation"),
+    "mean, then clip, with 1/B": (plan(RecordMean(1.0, 10, per_record=False)), "not each record", "record by record"),
+    "a mask from protected data": (plan(side_data="private"), "protected data", "public examples"),
+    "an adaptive clip without its bit": (plan(L2Ball(1.0, adaptive=True)), "not among the releases", "AdaptiveClip"),
+    "unbounded participation": (plan(sampling=BoundedParticipation(None)), "how often", "Cap the participations"),
+    "a hypothetical population": (plan(sampling=PoissonSampling(1e-8, 10**9)), "hypothetical", "really there"),
+    "weights that nothing bounds": (plan(Weighted(L2Ball(1.0))), "nothing bounds the weight", "cap the weights"),
+    "add/remove where messages are seen": (
+        plan(noise=MESSAGE, sampling=Everyone(), view=View.MESSAGES),
+        "cannot be hidden",
+        "zero-out",
+    ),
+    "add/remove under secret participation": (plan(sampling=SecretParticipation(0.1, 100)), "contacted clients", "zero-out"),
+    "noise that the server draws, against the server": (
+        plan(sampling=Everyone(), **SERVER_SEES),
+        "draws the noise itself",
+        "clients draw it",
+    ),
+    "no release": (Plan((), 100), "Nothing in this plan is noised", "Add noise"),
+    "no bound": (plan(L2Ball(math.inf)), "covers no bound", "Clip"),
+    "discrete Gaussian shares of unknown length": (
+        plan(noise=DiscreteGaussianNoise(9.0, drawn=Drawn.SHARES), sampling=Everyone(), **SERVER_SEES),
+        "not discrete Gaussian",
+        "Skellam",
+    ),
+    "a strategy whose worst pattern is unknown": (
+        plan(sampling=MinSeparation(2, 5, (1.0, 2.0)), relation=Relation.ZERO_OUT),
+        "worst pattern",
+        "Toeplitz",
+    ),
+    "Renyi accounting that is not proved": (
+        plan(noise=SkellamNoise(9.0), relation=Relation.REPLACE_ONE),
+        "not proved here",
+        "zero-out",
+    ),
+    "two kinds of noise in one round": (
+        Plan((Phase((Release(OneVote(), GaussianNoise(1.0)), Release(Bit(), SkellamNoise(9.0))), HUNDRED, 1),), 99),
+        "hypothetical",  # and it is refused for another reason before that
+        "really there",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name: str) -> None:
+    refused, reason, fix = REFUSED[name]
+    with pytest.raises(NoGuarantee) as refusal:
+        account(refused, 1e-5)
+    assert reason in refusal.value.reason
+    assert fix in refusal.value.fix
+
+
+PROVED = {
+    "DP-FedAvg, Fed-SMP": plan(noise=GaussianNoise(1.4, on="public mask")),
+    "the same with fixed cohorts": plan(sampling=FixedSampling(10, 100)),
+    "BLUR+LUS": plan(noise=GaussianNoise(1.4)),
+    "Fed-SPA": plan(noise=MESSAGE, sampling=FixedSampling(10, 100, by=Sampler.OWN), sampled=Unit.RECORD, **RECORDS),
+    "CPFed, local": plan(noise=MESSAGE, sampling=Everyone(), noise_per_local_step=True, **RECORDS),
+    "CPFed, output": plan(noise=SHARES, sampling=BoundedParticipation(5), **SERVER_SEES),
+    "DPSFL": plan(noise=MESSAGE, sampling=BoundedParticipation(5), view=View.MESSAGES, relation=Relation.REPLACE_ONE),
+    "DPSFL-AC": Plan(
+        (Phase((Release(L2Ball(1.0, adaptive=True), SHARES), Release(Bit(0.2), SHARES)), BoundedParticipation(5), 10),),
+        100,
+        **SERVER_SEES,  # type: ignore[arg-type]
+    ),
+    "DDGauss": plan(
+        Rounded(1.0, 1e-3, 100),
+        DiscreteGaussianNoise(0.1, drawn=Drawn.SHARES, grid=1e-3, entries=100),
+        BoundedParticipation(5),
+        **SERVER_SEES,
+    ),
+    "Skellam": plan(
+        Rounded(1.0, 1e-3, 100), SkellamNoise(0.1, drawn=Drawn.SHARES, grid=1e-3), BoundedParticipation(5), **SERVER_SEES
+    ),
+    "Skellam, secret participation": plan(
+        noise=SkellamNoise(0.1, drawn=Drawn.SHARES, grid=1e-3), sampling=SecretParticipation(0.1, 100), **SERVER_SEES
+    ),
+    "AE-DPFL": plan(OneVote(), GaussianNoise(40.0), Everyone(), 100, relation=Relation.REPLACE_ONE),
+    "DP-SGD": plan(RecordMean(1.0, 10), GaussianNoise(0.1), unit=Unit.RECORD, sampled=Unit.RECORD),
+    "DP-FTRL": plan(sampling=MinSeparation(2, 5, (1.0, 0.5)), relation=Relation.ZERO_OUT),
+    "weights that are capped": plan(Weighted(L2Ball(1.0), 2.0), GaussianNoise(2.8)),
+}
+
+
+@pytest.mark.parametrize("name", PROVED)
+def test_every_method_of_the_field_can_be_said(name: str) -> None:
+    guarantee = account(PROVED[name], 1e-5)
+    assert 0 < guarantee.epsilon < 300
+    assert guarantee.view is PROVED[name].view
+    assert not guarantee.warnings
+
+
+def test_fedavg_and_fetchsgd_have_no_number() -> None:
+    with pytest.raises(NoGuarantee, match="no privacy guarantee"):
+        account(Plan((Phase((), HUNDRED, 10),), 100), 1e-5)
+
+
+@pytest.mark.parametrize("std", [0.0, -1.0, math.nan, math.inf])
+def test_nonsense_noise(std: float) -> None:
+    with pytest.raises(UsageError, match="noise must be a positive number"):
+        plan(noise=GaussianNoise(std))
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0, math.nan])
+def test_nonsense_bounds(norm: float) -> None:
+    with pytest.raises(UsageError, match="bound must be a positive number"):
+        plan(L2Ball(norm))
+
+
+def test_a_delta_that_permits_publishing_one_client_is_warned_of() -> None:
+    assert account(plan(), 0.009).warnings == ()
+    (said,) = account(plan(), 0.01).warnings
+    assert "permits publishing one of the clients" in said
+
+
+def test_shares_seen_one_by_one_hide_little() -> None:
+    """The same noise, as a sum under a secure sum and as single messages: a hundred times less variance."""
+    together = plan(noise=SHARES, sampling=BoundedParticipation(5), **SERVER_SEES)
+    apart = replace(together, view=View.MESSAGES)
+    assert account(apart, 1e-5).epsilon > 20 * account(together, 1e-5).epsilon
+
+
+def test_repeated_rounds_count_as_participations() -> None:
+    """A client that may join 3 times may also have been in a round that was drawn again."""
+    three = plan(sampling=BoundedParticipation(3))
+    four = plan(sampling=BoundedParticipation(4))
+    repeated = plan(sampling=BoundedParticipation(3, repeats=1), rounds=11)
+    assert account(repeated, 1e-5).epsilon == pytest.approx(account(four, 1e-5).epsilon)
+    assert account(repeated, 1e-5).epsilon > account(three, 1e-5).epsilon
