@@ -8,6 +8,7 @@ import warnings
 import typer
 
 from hush.cli import lists, privacy, runs
+from hush.cli.audit import audit
 from hush.cli.certify import certify
 from hush.cli.console import say
 from hush.cli.ledger import ledger
@@ -27,6 +28,7 @@ app.command("run")(runs.run)
 app.command("compare")(runs.compare)
 app.command("epsilon")(privacy.epsilon)
 app.command("calibrate")(privacy.calibrate)
+app.command("audit")(audit)
 app.command("certify")(certify)
 app.add_typer(ledger, name="ledger")
 app.command("methods")(lists.methods)

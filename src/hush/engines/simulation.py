@@ -104,7 +104,7 @@ def train(run: Run, *, out: Path | None = None, resume: bool = False, on_round: 
         done = Result.read(folder)
         if done.run_id is not None and done.run_id.startswith(run.mark):
             return done
-    now, history = _start(run, folder, resume)
+    now, history = start(run, folder, resume)
     run = _identified(run, folder)
     with _account(run, folder) as account:
         result = _all_rounds(run, now, history, folder, account, on_round)
@@ -135,7 +135,7 @@ def _all_rounds(
             if now.round == 0:
                 raise UsageError(f"Not one round fits: {spent}.") from None
             break
-        now, record, details = _round(run, now)
+        now, record, details = play_round(run, now)
         now = replace(now, seconds=time.perf_counter() - began)
         history.append(record)
         if folder is not None:  # the records first: a record without its checkpoint is dropped on resume, never the reverse
@@ -249,7 +249,8 @@ def as_cohort(cohort: Cohort | int | float | None, clients: int) -> Cohort:
     return cohort
 
 
-def _start(run: Run, folder: RunDir | None, resume: bool) -> tuple[Snapshot, list[dict[str, Any]]]:
+def start(run: Run, folder: RunDir | None, resume: bool) -> tuple[Snapshot, list[dict[str, Any]]]:
+    """Where the run stands: at its beginning, or where its folder says."""
     params = run.learner.initial()
     now = Snapshot(0, params, run.method.init(params), run.cohort.init(run.train.count), params)
     if folder is None:
@@ -300,7 +301,7 @@ def _charge(run: Run, account: RunAccount | None, now: Snapshot) -> int:
     return account.charges
 
 
-def _round(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
+def play_round(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
     """One round, and what may be published of it, and what may not."""
     rnd = run.round(now.round)
     ids, cohort_state = run.cohort.draw(now.round, run.train.count, now.cohort_state, run.secret)

@@ -39,11 +39,11 @@ def refuse_without_proof(plan: Plan) -> None:
     for phase in plan.phases:
         _participation(phase)
         _adaptive(phase)
-        _amplification(plan, phase)
         for release in phase.releases:
             _bound(release.bound)
-            _noise(plan, phase, release)
+            _noise(plan, release)
             _divisor(phase, release)
+        _amplification(plan, phase)
 
 
 def _side_data(plan: Plan) -> None:
@@ -155,7 +155,7 @@ def _bound(bound: Bound) -> None:
         raise NoGuarantee("The noise covers no bound.", "Put Clip(C) directly before it.")
 
 
-def _noise(plan: Plan, phase: Phase, release: Release) -> None:
+def _noise(plan: Plan, release: Release) -> None:
     noise = release.noise
     if noise.on == "private support":
         raise NoGuarantee(

@@ -14,6 +14,13 @@ _MORE = """
 code{font-size:.85rem;overflow-wrap:anywhere}
 """
 
+_SAMPLING = {
+    "poisson": "on average: each by its own coin, drawn by the server",
+    "fixed": "exactly, drawn by the server",
+    "bounded": "on average; each client a limited number of times",
+    "secret": "on average: everybody sends noise, and each client's own secret coin decides on its data",
+}
+
 
 def certificate_page(certificate: dict[str, Any]) -> str:
     """One self-contained page."""
@@ -43,7 +50,7 @@ def _proved(c: dict[str, Any]) -> str:
         ("From whom", words["against"]),
         ("Clients", f"{c['clients']:,}"),
         ("Rounds released", _rounds(c)),
-        ("Who takes part", f"{c['cohort']:g} clients a round on average ({c['sampling']})"),
+        ("Who takes part", f"{c['cohort']:g} of them a round ({_SAMPLING.get(c['sampling'], c['sampling'])})"),
         ("Noise", _noise(c)),
     ]
     sections = [lead, _table(rows)]
@@ -119,8 +126,9 @@ def _claim(c: dict[str, Any]) -> str:
 def _population(p: dict[str, Any]) -> str:
     budget = "no budget" if p["budget"] is None else f"a budget of {p['budget']:g}"
     spent = f"epsilon {at_least(p['epsilon'])} at delta {at_least(p['delta'], 2)}"
+    runs = "one run" if p["runs"] == 1 else f"{p['runs']} runs"
     return (
-        f"<p>'{html.escape(p['name'])}': {p['runs']} runs spent {spent}, of {budget}, if the settings of later runs were not "
+        f"<p>'{html.escape(p['name'])}': {runs} spent {spent}, of {budget}, if the settings of later runs were not "
         f"chosen from the results of earlier ones. Ledger entry {p['ledger_entries']}, <code>{p['ledger_head']}</code>.</p>"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+from hush.audit.audit import Audit, rates
 from hush.errors import UsageError
 
 Curves = dict[str, list[dict[str, Any]]]
@@ -55,6 +56,31 @@ def line_figure(series: dict[str, list[tuple[float, float]]], xlabel: str, ylabe
     axes.spines[["top", "right"]].set_visible(False)
     if len(series) > 1 and axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def trade_off_figure(audit: Audit) -> Any:
+    """What each attack found, under the most that the claim allows: true positives against false ones."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("Plots need matplotlib: pip install 'hush-fl[plots]'.") from None
+    figure = Figure(figsize=(3.6 * len(audit.attacks), 3.7), layout="constrained")
+    panels = figure.subplots(1, len(audit.attacks), sharey=True, squeeze=False)[0]
+    seen = rates() > 0
+    for axes, attack in zip(panels, audit.attacks, strict=True):
+        axes.fill_between(rates()[seen], attack.claimed[seen], 1.0, color="#fde2e1", label="falsifies the claim")
+        axes.plot(rates()[seen], attack.claimed[seen], color=COLOURS[1], linewidth=1.6, label="the most that is claimed")
+        axes.plot(rates()[seen], attack.found[seen], color=COLOURS[0], linewidth=1.8, label="the attack")
+        axes.plot(rates()[seen], rates()[seen], color="#9aa4b2", linewidth=1.0, linestyle=":", label="guessing")
+        figures = f"eps found {attack.epsilon_found:.2f}, claimed {attack.epsilon_claimed:.2f}"
+        axes.set(xscale="log", xlabel="false positives (log)", title=f"{attack.name}\n{figures}", ylim=(0, 1), xlim=(1e-3, 1))
+        axes.title.set_fontsize(9.5)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("true positives")
+    panels[0].legend(frameon=False, fontsize=8, loc="upper left")
+    figure.suptitle(f"{audit.method}, {audit.cohort} cohorts, noise {audit.noise_multiplier:.4g}", fontsize=11)
     return figure
 
 

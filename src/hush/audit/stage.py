@@ -1,0 +1,143 @@
+"""A stage for attacks: the real engine, cohort, pipeline and noise, with clients that send what the auditor wants.
+
+Local training is replaced by `Planted`, and the server by plain averaging, which can be undone: both are outside of what privacy
+rests on. Everything in between is the code that trains: the draw of the cohort, the chunks, encode, the sum, decode, the noise,
+the division.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from hush.cohort import Cohort
+from hush.core import LocalUpdate, Method, Public, Round, Shard, Trained
+from hush.engines.judge import clip_of
+from hush.engines.run import Run, Snapshot
+from hush.engines.simulation import play_round, set_up, start
+from hush.local.flat import FlatModel
+from hush.secret import Secret
+from hush.server import Average
+from hush.tasks.task import Task
+from hush.transforms import Noise
+
+
+@dataclass
+class Script:
+    """What the clients shall send: members one big entry each, of a sign that may change from round to round."""
+
+    members: Tensor
+    sign: float = 1.0
+    size: float = 10.0
+    published: tuple[Tensor, Tensor] | None = None
+    """What the round that was just played published, as its clients were told."""
+
+
+@dataclass(frozen=True)
+class Planted(LocalUpdate):
+    """Client i, if it is a member, sends `sign * size` at the i-th entry that this round publishes; others send zeros."""
+
+    script: Script = field(repr=False)
+    method: Method = field(repr=False)
+
+    def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
+        self.script.published = published(self.method, params.numel(), rnd, public)
+        entries = self.script.published[0]
+        who = data.x[data.start].flatten().round().long()
+        updates = params.new_zeros(len(who), params.numel())
+        value = self.script.sign * self.script.size * self.script.members[who].to(updates.dtype)
+        return Trained(updates.scatter_(1, entries[who % len(entries)][:, None], value[:, None]), updates.new_zeros(len(who)))
+
+
+def published(method: Method, dim: int, rnd: Round, public: Public) -> tuple[Tensor, Tensor]:
+    """The entries that a round publishes, and by how much decoding scales them: known to everybody before it begins."""
+    parts = method.pipeline.parts
+    total = torch.ones(method.uplink(dim).entries, dtype=torch.float64)
+    state, nobody = method.pipeline.init(dim), Secret(bytes(32))
+    for i, part in reversed(list(enumerate(parts))):
+        if not isinstance(part, Noise):
+            own = {key.removeprefix(f"{i}."): value for key, value in state.items() if key.startswith(f"{i}.")}
+            if public is not None and isinstance(public[i], float):  # today's clip, where it adapts
+                own = {**own, "clip": torch.tensor(public[i], dtype=torch.float64)}
+            total, _ = part.decode(total, own, rnd, public[i] if public is not None else None, nobody)
+    entries = torch.nonzero(total).flatten()
+    return entries, total[entries].double()
+
+
+class _Vector(nn.Module):
+    """A model that is nothing but `dim` parameters."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :1] * self.weights.sum()
+
+
+@dataclass(frozen=True)
+class Release:
+    """One round as an adversary sees it: the noisy sum at the entries it publishes, in units of what a client sends."""
+
+    entries: Tensor
+    values: Tensor
+    elsewhere: float
+    """The largest entry outside of those: zero, or something else leaks."""
+
+
+class Stage:
+    """`clients` planted clients, and so large a model that a round publishes an entry for each, or `entries` in all."""
+
+    def __init__(self, method: Method, cohort: Cohort, clients: int, entries: int = 0) -> None:
+        dim = wanted = max(clients, entries)
+        while method.uplink(dim).entries < wanted + 1:  # a sparsifier publishes a share of the entries; room for a bit, too
+            dim = dim + max(1, dim // 8)
+        clip = clip_of(method, {f"pipeline.{k}": v for k, v in method.pipeline.init(dim).items()}) or 1.0
+        self.script = Script(torch.zeros(clients, dtype=torch.bool), size=10.0 * clip)
+        staged = replace(method, local=Planted(self.script, method), server=Average(1.0))
+        index = torch.arange(clients, dtype=torch.float32)
+        task = Task(
+            model=_Vector(dim),
+            clients=[(index[i : i + 1, None], torch.zeros(1, 1)) for i in range(clients)],
+            loss=lambda out, y: (out - y).square(),
+            public=(-torch.ones(1, 1), torch.ones(1, 1)),  # no client's number
+            name="audit",
+        )
+        self.method = method
+        run = set_up(
+            staged,
+            task,
+            rounds=1,
+            cohort=cohort,
+            device="cpu",
+            dtype=torch.float64,
+            chunk=256,
+            secret=Secret.fresh(),
+            eval_every=10**9,
+            diagnostics=False,
+        )
+        self.run: Run = replace(run, rounds=10**9, rounds_planned=10**9)
+        self._round = 0
+
+    def start(self) -> Snapshot:
+        """The state before a training; rounds go on counting, so that no noise is asked for twice."""
+        fresh, _ = start(self.run, None, False)
+        return replace(fresh, round=self._round)
+
+    def play(self, now: Snapshot, members: Tensor, sign: float = 1.0) -> tuple[Snapshot, Release]:
+        """One round of the real engine, and what it released."""
+        self.script.members, self.script.sign, self.script.published = members, sign, None
+        rnd = self.run.round(now.round)
+        after, _, _ = play_round(self.run, now)
+        if self.script.published is None:  # an empty cohort: nobody was told
+            public = self.run.method.prepare(now.params, now.state, rnd, self.run.server)
+            self.script.published = published(self.method, self.run.learner.dim, rnd, public)
+        entries, scale = self.script.published
+        total = (now.params - after.params) * rnd.cohort
+        self._round = after.round
+        outside = torch.ones_like(total, dtype=torch.bool)
+        outside[entries] = False
+        stray = float(total[outside].abs().max()) if bool(outside.any()) else 0.0
+        return after, Release(entries, total[entries] / scale, stray)

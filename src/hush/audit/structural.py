@@ -1,0 +1,194 @@
+"""Structural checks: properties that a private release has whatever the claim. Each raises a false alarm once in a million.
+
+They see what statistics on attacks cannot: a noise that is 1% too small, a coordinate without noise, noise that repeats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from hush.audit.stage import Stage, published
+from hush.audit.statistics import scale_alarm
+from hush.cohort import Bounded, Cohort, FixedSize
+from hush.core import Method
+from hush.privacy.plan import find_noise
+from hush.random import keys_of
+from hush.secret import Secret
+from hush.transforms.clip import l2
+
+_SIX = 6.0
+"""Standard deviations at which a normal value raises the alarm."""
+_VALUES, _ROUNDS, _FEW = 400_000, 20, 16
+"""Values of pure noise, in so many rounds of so few silent clients: enough to see a scale that is 1% off."""
+
+
+class Check(NamedTuple):
+    """One property, and what was found."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+def structural_checks(method: Method, cohort_of: Callable[[int, float], Cohort], clients: int) -> list[Check]:
+    """All of them. `cohort_of` makes the kind of cohort that is claimed, for so many clients at such a rate."""
+    silent = Stage(method, cohort_of(_FEW, 1.0), _FEW, entries=_VALUES // _ROUNDS)
+    stage = Stage(method, cohort_of(clients, 1.0), clients)
+    std = find_noise(method)[0].std
+    quiet, stray = _play(silent, torch.zeros(_FEW, dtype=torch.bool), _ROUNDS)
+    loud, stray_loud = _play(stage, torch.ones(clients, dtype=torch.bool), 8)
+    return [
+        *_noise_checks(quiet / std, zeros=1 / (std * math.sqrt(2 * math.pi)) if method.uplink(8).integer else 0.0),
+        _same_noise_for_a_full_cohort(loud[:, :clients] / std, stage, std),
+        _nothing_elsewhere(max(stray, stray_loud)),
+        *_bound_checks(method, stage),
+        _lone_client(method, stage),
+        _fresh(method, cohort_of(_FEW, 1.0)),
+        _rate(cohort_of(clients, 0.3), clients),
+    ]
+
+
+def _play(stage: Stage, members: Tensor, rounds: int) -> tuple[Tensor, float]:
+    """`[rounds, entries]` released values, and the largest value anywhere else."""
+    now, rows, stray = stage.start(), [], 0.0
+    for _ in range(rounds):
+        now, release = stage.play(now, members)
+        rows.append(release.values)
+        stray = max(stray, release.elsewhere)
+    return torch.stack(rows), stray
+
+
+def _noise_checks(z: Tensor, zeros: float) -> Iterator[Check]:
+    """Rounds of pure noise, in units of its claimed standard deviation; an integer is zero with probability `zeros`."""
+    count = z.numel()
+    squares = float(z.square().sum())
+    ratio = math.sqrt(squares / count)
+    yield Check("noise scale", not scale_alarm(squares, count), f"{ratio:.4f} of what is claimed, over {count:,} values")
+    bare, allowed = int((z == 0).sum()), stats.poisson.ppf(1 - 1e-6, count * zeros) if zeros else 0
+    yield Check(
+        "every entry noised", bool(bare <= allowed), f"{bare:,} of {count:,} values are zero; noise makes up to {allowed:.0f} so"
+    )
+    mean = float(z.sum()) / math.sqrt(count)
+    yield Check("noise centred", abs(mean) < _SIX, f"{mean:+.1f} standard deviations off zero")
+    rows = z / z.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    overlap = (rows @ rows.T).fill_diagonal_(0.0).abs().max() * math.sqrt(z.shape[1])
+    pairs = z.shape[0] ** 2
+    limit = math.sqrt(_SIX**2 + 2 * math.log(pairs))
+    told = f"the most alike of {z.shape[0]} rounds correlate by {float(overlap):.1f} standard deviations"
+    yield Check("noise fresh in each round", float(overlap) < limit, told)
+    beside = float((z[:, 1:] * z[:, :-1]).sum() / math.sqrt(z[:, 1:].numel()))
+    yield Check("noise fresh in each entry", abs(beside) < _SIX, f"neighbours correlate by {beside:+.1f} standard deviations")
+
+
+def _same_noise_for_a_full_cohort(z: Tensor, stage: Stage, std: float) -> Check:
+    """With every client in, what is left after taking off what each sends must be the same noise."""
+    sent = _sent(stage) / std
+    left = z - sent
+    squares, count = float(left.square().sum()), left.numel()
+    ratio = math.sqrt(squares / count)
+    return Check(
+        "noise constant in the cohort", not scale_alarm(squares, count), f"{ratio:.4f} of what is claimed, with everybody in"
+    )
+
+
+def _sent(stage: Stage) -> Tensor:
+    """What each client's row holds at its own entry, encoded alone."""
+    rnd = stage.run.round(0)
+    method, dim = stage.run.method, stage.run.learner.dim
+    params = stage.run.learner.initial()
+    state = method.init(params)
+    public = method.prepare(params, state, rnd, stage.run.server)
+    entries, _ = published(stage.method, dim, rnd, public)
+    rows = torch.zeros(len(stage.script.members), dim, dtype=torch.float64)
+    who = torch.arange(len(rows))
+    rows[who, entries[who % len(entries)]] = stage.script.size
+    encoded = method.pipeline.encode(rows, rnd, keys_of(1, who), public).double()
+    return encoded[:, : len(rows)].amax(1)
+
+
+def _nothing_elsewhere(stray: float) -> Check:
+    told = "zero outside of the entries that the round publishes" if stray == 0 else f"values of up to {stray:.3g} elsewhere"
+    return Check("published entries are public", stray == 0, told)
+
+
+def _bound_checks(method: Method, stage: Stage) -> Iterator[Check]:
+    """No row, however large or broken, may be longer than the bound that the noise was scaled to."""
+    rows = _awkward_rows(stage.run.learner.dim)
+    rnd, params = stage.run.round(0), stage.run.learner.initial()
+    real = stage.run.method
+    public = real.prepare(params, real.init(params), rnd, stage.run.server)
+    encoded = real.pipeline.encode(rows, rnd, keys_of(2, torch.arange(len(rows))), public)
+    bound = find_noise(method)[1].l2
+    norms = l2(encoded.double())
+    finite = bool(torch.isfinite(norms).all())
+    worst = float(norms[torch.isfinite(norms)].max()) / bound
+    told = f"the longest of {len(rows)} awkward rows is {worst:.6f} of the bound" + ("" if finite else ", and some are not finite")
+    yield Check("clip", finite and worst <= 1.0, told)
+
+
+def _awkward_rows(dim: int) -> Tensor:
+    """Huge, tiny, sparse, dense, NaN, infinite, and just at the edge."""
+    g = torch.Generator().manual_seed(7)  # test vectors, not secrets
+    dense = torch.randn(8, dim, generator=g, dtype=torch.float64)
+    sizes = torch.tensor([1e-12, 1e-3, 1.0, 1.0 + 1e-9, 10.0, 1e6, 1e18, 1e150], dtype=torch.float64)
+    dense = dense / dense.norm(dim=1, keepdim=True) * sizes[:, None]
+    sparse = torch.zeros(4, dim, dtype=torch.float64)
+    sparse[torch.arange(4), torch.arange(4) * (dim // 4)] = torch.tensor([1e6, -1e6, math.inf, math.nan], dtype=torch.float64)
+    return torch.cat([dense, sparse, torch.full((1, dim), 1e3, dtype=torch.float64)])
+
+
+def _lone_client(method: Method, stage: Stage) -> Check:
+    """A client alone, as in a federation, sends what it sends in a cohort."""
+    rnd, params, real = stage.run.round(0), stage.run.learner.initial(), stage.run.method
+    public = real.prepare(params, real.init(params), rnd, stage.run.server)
+    rows = _awkward_rows(stage.run.learner.dim)
+    keys = keys_of(3, torch.arange(len(rows)))
+    together = real.pipeline.encode(rows, rnd, keys, public).double()
+    alone = torch.cat([real.pipeline.encode(rows[i : i + 1], rnd, keys[i : i + 1], public) for i in range(len(rows))]).double()
+    least = 1e-9 if not method.uplink(8).integer else 1.0
+    gap = float((together - alone).abs().max())
+    told = f"its row differs by at most {gap:.1g} from the one in a cohort"
+    return Check("a lone client sends the same", gap <= max(least, 1e-9 * float(together.abs().max())), told)
+
+
+def _fresh(method: Method, cohort: Cohort) -> Check:
+    """Two runs with every public seed alike must not share noise."""
+    draws = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        np.random.seed(0)  # what a careless noise would be drawn from
+        stage = Stage(method, cohort, _FEW, entries=2000)
+        draws.append(stage.play(stage.start(), torch.zeros(_FEW, dtype=torch.bool))[1].values)
+    a, b = draws
+    overlap = float((a * b).sum() / (a.norm() * b.norm()).clamp_min(1e-300)) * math.sqrt(len(a))
+    return Check(
+        "noise independent of public seeds", abs(overlap) < _SIX, f"two runs correlate by {overlap:+.1f} standard deviations"
+    )
+
+
+def _rate(cohort: Cohort, clients: int) -> Check:
+    """Clients take part as often as is claimed, and no client more often than others."""
+    secret, state, rounds = Secret.fresh(), cohort.init(clients), 400
+    if isinstance(cohort, Bounded):  # its coins, before any client has had its turns
+        rounds = 1
+    counts = torch.zeros(clients, dtype=torch.float64)
+    for index in range(rounds):
+        ids, after = cohort.draw(index, clients, state, secret)
+        state = after if not isinstance(cohort, Bounded) else state
+        counts[ids] += 1
+    rate = cohort.size / clients
+    expected, spread = rounds * rate, math.sqrt(max(rounds * rate * (1 - rate), 1e-12))
+    total = float(counts.sum() - clients * expected) / (spread * math.sqrt(clients))
+    if isinstance(cohort, FixedSize):
+        total = 0.0 if float(counts.sum()) == clients * expected else math.inf
+    most = float((counts - expected).abs().max()) / spread
+    limit = math.sqrt(_SIX**2 + 2 * math.log(clients))
+    fine = abs(total) < _SIX and (most < limit or rounds == 1)
+    return Check("sampling rate", fine, f"{float(counts.sum()) / clients / rounds:.4f} of clients a round; {rate:.4f} is claimed")

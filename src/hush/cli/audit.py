@@ -1,0 +1,105 @@
+"""`hush audit METHOD|RUN`: an empirical lower bound on epsilon beside the claim, on the code that really runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from hush.audit.audit import Audit
+from hush.audit.audit import audit as attack
+from hush.cli import options
+from hush.cli.console import err, print_json, say
+from hush.engines.rundir import RunDir
+from hush.engines.simulation import NOISE_MODES
+from hush.errors import NoGuarantee, UsageError
+from hush.experiment import Spec, parse_settings, resolve
+from hush.names import pick
+from hush.privacy.guarantee import at_least
+from hush.privacy.plan import is_private, needs_noise, with_noise, with_secure_noise
+
+
+def audit(
+    target: Annotated[str, typer.Argument(help="A method, or the directory of a run.")],
+    noise: Annotated[float | None, typer.Option("--noise", help="Noise multiplier [default: 1, or the run's].")] = None,
+    sampling: options.Sampling = None,
+    noise_mode: Annotated[str | None, typer.Option("--noise-mode", help="fast (default) or secure.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: key=value. Repeatable.")] = None,
+    training: Annotated[bool, typer.Option(help="Also train once, with canaries among the clients.")] = True,
+    folder: options.DataDir = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Where the report goes [default: the run, or a new folder].")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Attack a method as it runs: structural checks, its whole claimed profile, one training. Exit code 2 if it fails."""
+    typed = {"noise": noise, "sampling": sampling, "noise_mode": noise_mode}
+    spec, place = _asked(target, {k: v for k, v in typed.items() if v is not None}, parse_settings(settings or []), out)
+    experiment = resolve(spec, lenient=True)
+    method = experiment.method
+    if not is_private(method):
+        raise NoGuarantee(f"{method.name} adds no noise: it claims nothing that an audit could test.", "Audit a private method.")
+    if needs_noise(method):
+        method = with_noise(method, 1.0)
+    if spec.noise_mode == "secure":
+        method = with_secure_noise(method, experiment.cohort)
+    rate = experiment.cohort.size / experiment.clients
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=err(), transient=True) as progress:
+        bar = progress.add_task("setting up")
+        task = experiment.task(folder) if training else None
+        rounds = min(experiment.rounds, 20)
+        result = attack(method, experiment.cohort, task, rounds, rate, tell=lambda what: progress.update(bar, description=what))
+    files = _write(result, place)
+    if as_json:
+        print_json(result.to_dict() | {"files": files})
+    else:
+        _print(result, files)
+    if not result.passed:
+        raise typer.Exit(2)
+
+
+def _asked(target: str, typed: dict[str, Any], settings: dict[str, str], out: Path | None) -> tuple[Spec, RunDir]:
+    """What to audit, and where the report goes."""
+    if "noise_mode" in typed:
+        pick(dict.fromkeys(NOISE_MODES), typed["noise_mode"], "noise mode")
+    if Path(target).is_dir():
+        folder = RunDir(Path(target))
+        specs = folder.read_json("config.json").get("specs", [])
+        if len(specs) != 1:
+            raise UsageError(f"{target} holds a comparison: audit one of its methods by name.")
+        spec = Spec.read(specs[0])
+        if spec.noise is None and folder.has("certificate.json"):  # the noise that the budget led to
+            typed = {"noise": folder.read_json("certificate.json")["noise_multiplier"], "epsilon": None} | typed
+        changes = typed | {"set": spec.set | settings}
+        return Spec.read(spec.model_dump() | changes), RunDir(out) if out is not None else folder
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    place = out if out is not None else Path("runs") / f"audit-{target}-{stamp}"
+    return Spec.read({"method": target, "set": settings} | {"noise": 1.0} | typed), RunDir(place)
+
+
+def _write(result: Audit, place: RunDir) -> list[str]:
+    from hush.report.plots import as_png, trade_off_figure
+
+    place.write_json("audit.json", result.to_dict())
+    files = [str(place.path / "audit.json")]
+    try:
+        place.write_bytes("audit.png", as_png(trade_off_figure(result)))
+        files.append(str(place.path / "audit.png"))
+    except UsageError as error:
+        say(f"note: {error}")
+    return files
+
+
+def _print(result: Audit, files: list[str]) -> None:
+    for check in result.checks:
+        print(f"  {'ok   ' if check.passed else 'WRONG'} {check.name}: {check.detail}")
+    for attempt in result.attacks:
+        figures = (
+            f"at least {attempt.epsilon_found:.2f} found, {at_least(attempt.epsilon_claimed)} claimed at delta={attempt.delta:.1e}"
+        )
+        print(f"  {'ok   ' if attempt.passed else 'WRONG'} attack, {attempt.name}: epsilon {figures} ({attempt.detail})")
+    verdict = "passes: nothing was found that its claim does not allow" if result.passed else "FAILS its audit"
+    print(f"{result.method} with {result.cohort} cohorts at noise {result.noise_multiplier:.4g} {verdict}.")
+    say("Everything is in " + " and ".join(files))
