@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint docs bench wheel clean
+.PHONY: demo test soak lint docs bench wheel clean
 
 $(VENV)/.ready: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +17,10 @@ demo: $(VENV)/.ready
 test: lint
 	$(BIN)/python -m pytest -n 2
 
+# what takes too long for every change: fifty runs killed at random, on one ledger
+soak: $(VENV)/.ready
+	$(BIN)/python -m pytest -n 2 -s soak
+
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -27,6 +31,8 @@ docs: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench/simulation.py
+	$(BIN)/python bench/noise.py
+	$(BIN)/python bench/accounting.py
 
 wheel: $(VENV)/.ready
 	$(BIN)/python -m build --wheel --no-isolation

@@ -129,7 +129,7 @@ def _ledger(path: Path, certificate: dict[str, Any]) -> Check:
     if not file.is_file():
         return Check("ledger", None, f"{file} is not there")
     try:
-        ledger = Ledger(file)
+        ledger = Ledger(file, own=file == path / LEDGER)
         runs = [pool.runs[certificate["run_id"]] for pool in ledger.populations.values() if certificate["run_id"] in pool.runs]
         head = (certificate.get("population") or {}).get("ledger_head")
         kept = head is None or ledger.contains(head)

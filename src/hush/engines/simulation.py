@@ -286,7 +286,7 @@ def _account(run: Run, folder: RunDir | None) -> Iterator[RunAccount | None]:
     if run.plan is None or path is None:
         yield None
         return
-    ledger = Ledger(path)
+    ledger = Ledger(path, own=run.ledger is None)
     try:
         yield ledger.open_run(run.run_id, run.population, run.plan)
     finally:

@@ -112,10 +112,13 @@ def filter_order(epsilon: float, delta: float) -> int:
 
 
 class Ledger:
-    """One file. Open it, set budgets, charge rounds, read what was spent."""
+    """One file. Open it, set budgets, charge rounds, read what was spent.
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    `own` is the ledger of one run in its own folder, which may be deleted with it; a shared one may not vanish unnoticed.
+    """
+
+    def __init__(self, path: Path | str, own: bool = False) -> None:
+        self.path, self._own = Path(path), own
         self._seq, self._hash = 0, _START
         self.id = ""
         self.populations: dict[str, Population] = {}
@@ -128,9 +131,10 @@ class Ledger:
             with self._transaction():
                 self._db.execute(_SCHEMA)
                 self._catch_up()
+                self._compare_with_memory()
                 if self._seq == 0:
                     self._append("open", {"id": uuid.uuid4().hex, "version": 1})
-            self._compare_with_memory()
+            self._remember()
         except (sqlite3.Error, OSError) as error:
             raise LedgerError(f"{self.path} is not a ledger that can be used: {error}.") from None
 
@@ -260,7 +264,7 @@ class Ledger:
     def _start_over(self) -> None:
         """Forget what was read in a transaction that failed, and read what is really there."""
         self._seq, self._hash, self.populations = 0, _START, {}
-        with suppress(LedgerError):
+        with suppress(LedgerError, sqlite3.Error):
             self._catch_up()
 
     def _refresh(self) -> None:
@@ -310,6 +314,12 @@ class Ledger:
     # -- what this machine remembers of a ledger it has seen --
 
     def _compare_with_memory(self) -> None:
+        known = None if self._own else _ledger_at(self.path)
+        if known is not None and known != self.id:
+            raise LedgerError(
+                f"{self.path} is not the ledger that this machine has seen there: what was spent in that one would be forgotten. "
+                "Bring it back, or begin a new one under another name."
+            )
         seen = _memory_of(self.id)
         if seen is None:
             return
@@ -324,7 +334,7 @@ class Ledger:
             raise LedgerError(f"{self.path} has been tampered with: entry {seq} is not the one this machine has seen.")
 
     def _remember(self) -> None:
-        _remember(self.id, self._seq, self._hash)
+        _remember(self.id, self._seq, self._hash, None if self._own else self.path)
 
 
 def _link(previous: str, seq: int, kind: str, body: str) -> str:
@@ -373,7 +383,19 @@ def _anchors() -> sqlite3.Connection:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     db = sqlite3.connect(folder / "ledgers.sqlite", timeout=_WAIT, isolation_level=None)
     db.execute("CREATE TABLE IF NOT EXISTS seen (ledger TEXT PRIMARY KEY, seq INTEGER NOT NULL, hash TEXT NOT NULL)")
+    db.execute("CREATE TABLE IF NOT EXISTS places (path TEXT PRIMARY KEY, ledger TEXT NOT NULL)")
     return db
+
+
+def _ledger_at(path: Path) -> str | None:
+    """The ledger that this machine has seen at a path."""
+    try:
+        db = _anchors()
+        row = db.execute("SELECT ledger FROM places WHERE path = ?", (str(path.resolve()),)).fetchone()
+        db.close()
+    except (sqlite3.Error, OSError):
+        return None
+    return str(row[0]) if row else None
 
 
 def _memory_of(ledger: str) -> tuple[int, str] | None:
@@ -386,7 +408,7 @@ def _memory_of(ledger: str) -> tuple[int, str] | None:
     return (int(row[0]), str(row[1])) if row else None
 
 
-def _remember(ledger: str, seq: int, digest: str) -> None:
+def _remember(ledger: str, seq: int, digest: str, path: Path | None) -> None:
     """Never backwards. A machine without a place to remember still has the chain."""
     try:
         db = _anchors()
@@ -395,6 +417,8 @@ def _remember(ledger: str, seq: int, digest: str) -> None:
             "WHERE excluded.seq > seen.seq",
             (ledger, seq, digest),
         )
+        if path is not None:
+            db.execute("INSERT OR IGNORE INTO places VALUES (?, ?)", (str(path.resolve()), ledger))
         db.close()
     except (sqlite3.Error, OSError):
         pass

@@ -1,0 +1,35 @@
+"""Fifty killed runs on one shared ledger: `make soak`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from tests.engines.test_ledger_faults import survive
+from tests.faults import Child
+
+from hush.certify import verify_run
+from hush.privacy.ledger import Ledger
+
+RUNS = 25
+"""For each kind of noise."""
+
+
+@pytest.mark.parametrize("mode", ["fast", "secure"])
+def test_fifty_killed_runs_on_one_ledger(tmp_path: Path, mode: str) -> None:
+    ledger, chance = tmp_path / "shared.db", random.Random(f"soak {mode}")
+    expected, repeated = 0, 0
+    for seed in range(RUNS):
+        child = Child(tmp_path / f"run{seed}", ledger, mode, seed)
+        result = survive(child, chance, kills=chance.randrange(1, 4))
+        expected += int(str(result["rounds_charged"]))
+        repeated += int(str(result["rounds_charged"])) - int(str(result["rounds"]))
+        _, checks = verify_run(child.out)
+        assert all(check.passed is not False for check in checks), checks
+    book = Ledger(ledger)
+    pool = book.populations["people"]
+    assert len(pool.runs) == RUNS
+    assert sum(run.charges for run in pool.runs.values()) == expected
+    assert repeated == 0 if mode == "fast" else repeated >= 1
+    print(f"\n{mode}: {RUNS} runs, {expected} rounds charged, {repeated} of them again, epsilon {pool.spent(1e-3):.2f}")

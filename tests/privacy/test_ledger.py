@@ -1,0 +1,277 @@
+"""What was spent is on disk before it is spent, adds up across runs, and cannot be edited unseen."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hush import Bounded, FixedSize, NoGuarantee, Plan, Poisson, UsageError, methods, plan_of
+from hush.cohort import Cohort, SecretParticipation
+from hush.privacy.accountant import spent
+from hush.privacy.guarantee import Relation
+from hush.privacy.ledger import BudgetSpent, Ledger, LedgerError, RunAccount, _link, filter_order
+from hush.privacy.plan import with_secure_noise
+
+DELTA = 1e-3
+
+
+def plan(noise: float = 1.0, cohort: Cohort | None = None, rounds: int = 100, clients: int = 100) -> Plan:
+    return plan_of(methods.dp_fedavg(noise=noise), cohort or Poisson(10), clients, rounds)
+
+
+def pay(account: RunAccount, rounds: int, first: int = 0, attempt: str = "") -> None:
+    for index in range(first, first + rounds):
+        account.charge(index, attempt)
+
+
+def test_a_charge_is_on_disk_when_it_returns(tmp_path: Path) -> None:
+    book = Ledger(tmp_path / "l.db")
+    account = book.open_run("a", "people", plan())
+    pay(account, 3)
+    with sqlite3.connect(tmp_path / "l.db") as other:
+        kinds = [k for (k,) in other.execute("SELECT kind FROM entries ORDER BY seq")]
+    assert kinds == ["open", "population", "charge", "charge", "charge"]
+    again = Ledger(tmp_path / "l.db")
+    assert again.populations["people"].runs["a"].charges == 3
+    assert again.populations["people"].spent(DELTA) == pytest.approx(spent(plan(), DELTA, 3))
+
+
+def test_the_same_draw_is_charged_once_and_a_new_one_again(tmp_path: Path) -> None:
+    account = Ledger(tmp_path / "l.db").open_run("a", "people", plan())
+    pay(account, 3)
+    pay(account, 3)  # fast noise, resumed: the very same noise
+    assert account.charges == 3
+    pay(account, 2, first=3, attempt="x")
+    pay(account, 1, first=4, attempt="y")  # secure noise, interrupted in round 4 and drawn anew
+    assert account.charges == 6
+    pool = account.ledger.populations["people"]
+    assert pool.runs["a"].rounds == {0, 1, 2, 3, 4}
+    assert pool.spent(DELTA) == pytest.approx(spent(plan(), DELTA, 6))
+
+
+def test_runs_on_the_same_people_add_up(tmp_path: Path) -> None:
+    book = Ledger(tmp_path / "l.db")
+    pay(book.open_run("a", "people", plan(1.0)), 5)
+    pay(book.open_run("b", "people", plan(2.0)), 5)
+    pay(book.open_run("c", "others", plan(1.0)), 50)
+    both = book.populations["people"].spent(DELTA)
+    assert spent(plan(1.0), DELTA, 5) < both < spent(plan(1.0), DELTA, 10)
+
+
+def test_a_budget_is_enforced_across_runs(tmp_path: Path) -> None:
+    book = Ledger(tmp_path / "l.db")
+    book.set_budget("people", 100, 3.0, DELTA)
+    first = book.open_run("a", "people", plan())
+    most = first.rounds_left(1000)
+    assert 2 < most < 1000
+    assert spent(plan(), DELTA, most) <= 3.0 < spent(plan(), DELTA, most + 1)
+    pay(first, most - 1)
+    second = book.open_run("b", "people", plan())
+    pay(second, 1)
+    for account, index in ((second, 1), (first, most - 1)):
+        with pytest.raises(BudgetSpent, match="'people', epsilon 3"):
+            account.charge(index, "")
+    assert book.populations["people"].spent(DELTA) <= 3.0
+    assert second.rounds_left(10) == 0
+    assert first.charges == most - 1  # what was refused left nothing behind
+    pay(first, 1)  # a round that was paid for may be repeated
+    book.set_budget("people", 100, 4.0, DELTA)
+    pay(second, 1, first=1)
+
+
+def test_an_adaptive_budget_is_stricter(tmp_path: Path) -> None:
+    """It holds however later runs were chosen, so it cannot count as tightly."""
+    book = Ledger(tmp_path / "l.db")
+    book.set_budget("people", 100, 3.0, DELTA, adaptive=True)
+    book.set_budget("others", 100, 3.0, DELTA)
+    strict = book.open_run("a", "people", plan()).rounds_left(1000)
+    loose = book.open_run("a", "others", plan()).rounds_left(1000)
+    assert 1 < strict < loose
+    pay(book.open_run("a", "people", plan()), strict)
+    pool = book.populations["people"]
+    assert pool.spent(DELTA) <= pool.filtered() <= 3.0
+    assert filter_order(1.0, 1e-6) > filter_order(8.0, 1e-6) >= 2
+    replaced = plan_of(methods.dp_fedavg(noise=1.0), FixedSize(10), 100, 5, Relation.REPLACE_ONE)
+    book.set_budget("third", 100, 3.0, DELTA, Relation.REPLACE_ONE, adaptive=True)
+    third = book.open_run("a", "third", replaced)
+    with pytest.raises(NoGuarantee):  # no Renyi bound is known for this
+        third.charge(0, "")
+
+
+def test_bounded_participation_counts_repeats(tmp_path: Path) -> None:
+    book = Ledger(tmp_path / "l.db")
+    account = book.open_run("a", "people", plan(cohort=Bounded(10, 2)))
+    pay(account, 10, attempt="x")
+    before = book.populations["people"].spent(DELTA)
+    pay(account, 1, first=9, attempt="y")
+    three = spent(plan(cohort=Bounded(10, 3)), DELTA, 10)
+    assert before == pytest.approx(spent(plan(cohort=Bounded(10, 2)), DELTA, 10))
+    assert book.populations["people"].spent(DELTA) == pytest.approx(three)
+
+
+def test_shares_are_counted_as_what_they_add_up_to(tmp_path: Path) -> None:
+    cohort = SecretParticipation(10)
+    shares = plan_of(with_secure_noise(methods.dp_fedavg(noise=1.0), cohort), cohort, 100, 20)
+    book = Ledger(tmp_path / "l.db")
+    pay(book.open_run("a", "people", shares), 5)
+    assert book.populations["people"].spent(DELTA) == pytest.approx(spent(shares, DELTA, 5))
+
+
+@pytest.mark.parametrize(
+    "other", [plan(clients=200), plan_of(methods.dp_fedavg(noise=1.0), Poisson(10), 100, 5, Relation.ZERO_OUT)]
+)
+def test_runs_on_other_terms_do_not_add_up(tmp_path: Path, other: Plan) -> None:
+    book = Ledger(tmp_path / "l.db")
+    book.open_run("a", "people", plan())
+    with pytest.raises(NoGuarantee, match="do not add up"):
+        book.open_run("b", "people", other)
+    with pytest.raises(UsageError, match="cannot change"):
+        book.set_budget("people", 200, 1.0, DELTA)
+
+
+def test_bad_budgets(tmp_path: Path) -> None:
+    book = Ledger(tmp_path / "l.db")
+    for epsilon, delta, size in ((0.0, DELTA, 9), (1.0, 0.0, 9), (1.0, 1.0, 9), (float("nan"), DELTA, 9), (1.0, DELTA, 0)):
+        with pytest.raises(UsageError):
+            book.set_budget("people", size, epsilon, delta)
+
+
+CHILD = """
+import sys
+from hush import Poisson, methods, plan_of
+from hush.privacy.ledger import BudgetSpent, Ledger
+account = Ledger(sys.argv[1]).open_run(sys.argv[2], "people", plan_of(methods.dp_fedavg(noise=1.0), Poisson(10), 100, 100))
+paid = 0
+try:
+    for index in range(1000):
+        account.charge(index, "")
+        paid += 1
+except BudgetSpent:
+    print(paid)
+"""
+
+
+def test_two_processes_cannot_spend_the_same_budget(tmp_path: Path) -> None:
+    book = Ledger(tmp_path / "l.db")
+    book.set_budget("people", 100, 3.0, DELTA)
+    most = book.open_run("alone", "people", plan()).rounds_left(1000)
+    arguments = [sys.executable, "-c", CHILD, str(tmp_path / "l.db")]
+    children = [subprocess.Popen([*arguments, name], stdout=subprocess.PIPE, text=True) for name in ("a", "b", "c")]
+    paid = [int(child.communicate(timeout=120)[0]) for child in children]
+    assert sum(paid) == most
+    again = Ledger(tmp_path / "l.db")
+    assert again.populations["people"].spent(DELTA) <= 3.0
+    assert [again.populations["people"].runs[name].charges for name in "abc" if name in again.populations["people"].runs] == [
+        n for n in paid if n
+    ]
+
+
+def filled(path: Path) -> Path:
+    book = Ledger(path)
+    pay(book.open_run("a", "people", plan()), 6)
+    book.close()
+    return path
+
+
+def change(path: Path, *commands: str) -> None:
+    with sqlite3.connect(path) as db:
+        for command in commands:
+            db.execute(command)
+    db.close()
+
+
+@pytest.mark.parametrize(
+    ("commands", "told"),
+    [
+        (["UPDATE entries SET body = replace(body, '\"round\": 3', '\"round\": 2') WHERE seq = 6"], "entry 6 is not what it was"),
+        (["UPDATE entries SET hash = 'x' WHERE seq = 4"], "entry 4 is not what it was"),
+        (["DELETE FROM entries WHERE seq = 5"], "entry 5 is missing"),
+        (["DELETE FROM entries WHERE seq > 6"], "cut short"),
+        (["DELETE FROM entries"], "not the ledger that this machine has seen there"),
+        (["UPDATE entries SET seq = 99 WHERE seq = 3", "UPDATE entries SET seq = 3 WHERE seq = 4"], "tampered"),
+    ],
+)
+def test_tampering_is_found(tmp_path: Path, commands: list[str], told: str) -> None:
+    path = filled(tmp_path / "l.db")
+    change(path, *commands)
+    with pytest.raises(LedgerError, match=told):
+        Ledger(path)
+
+
+def test_a_chain_rewritten_as_a_whole_is_found_by_memory(tmp_path: Path) -> None:
+    path = filled(tmp_path / "l.db")
+    with sqlite3.connect(path) as db:
+        rows = db.execute("SELECT seq, kind, body FROM entries ORDER BY seq").fetchall()
+        previous = "0" * 64
+        for seq, kind, body in rows:
+            forged = body.replace('"clients": 100', '"clients": 100').replace('"std": 1.0', '"std": 9.0')
+            previous = _link(previous, seq, kind, forged)
+            db.execute("UPDATE entries SET body = ?, hash = ? WHERE seq = ?", (forged, previous, seq))
+    db.close()
+    with pytest.raises(LedgerError, match="not the one this machine has seen"):
+        Ledger(path)
+
+
+def test_an_older_copy_cannot_be_spent_again(tmp_path: Path) -> None:
+    path = filled(tmp_path / "l.db")
+    shutil.copy(path, tmp_path / "backup.db")
+    book = Ledger(path)
+    pay(book.open_run("a", "people", plan()), 2, first=6)
+    book.close()
+    with pytest.raises(LedgerError, match="older copy"):
+        Ledger(tmp_path / "backup.db")
+
+
+def test_a_ledger_that_was_deleted_is_missed(tmp_path: Path) -> None:
+    path = filled(tmp_path / "l.db")
+    path.unlink()
+    with pytest.raises(LedgerError, match="would be forgotten"):
+        Ledger(path)
+    own = tmp_path / "own.db"
+    Ledger(own, own=True).close()
+    own.unlink()
+    Ledger(own, own=True).close()  # a run's own goes with its folder
+
+
+def test_a_machine_that_cannot_remember_still_keeps_the_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").write_text("a file where a folder should be")
+    monkeypatch.setenv("HUSH_HOME", str(tmp_path / "home"))
+    book = Ledger(filled(tmp_path / "l.db"))
+    assert book.entries == 8
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database at all, but long enough to be read as one" * 30, b"SQLite format 3\x00" + b"\xff" * 500]
+)
+def test_a_file_that_is_no_ledger_is_refused_in_a_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "l.db").write_bytes(content)
+    with pytest.raises(LedgerError, match="is not a ledger that can be used"):
+        Ledger(tmp_path / "l.db")
+    with pytest.raises(LedgerError, match="is not a ledger that can be used"):
+        Ledger(tmp_path)  # a folder
+
+
+def test_a_read_only_ledger_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    path = filled(tmp_path / "l.db")
+    path.chmod(0o400)
+    if os.access(path, os.W_OK):
+        pytest.skip("this user may write to every file")
+    with pytest.raises(LedgerError):
+        Ledger(path).open_run("b", "people", plan()).charge(0, "")
+
+
+def test_entries_tell_what_they_are(tmp_path: Path) -> None:
+    path = filled(tmp_path / "l.db")
+    with sqlite3.connect(path) as db:
+        body = json.loads(db.execute("SELECT body FROM entries WHERE seq = 3").fetchone()[0])
+    assert body["population"] == "people"
+    assert body["phase"]["sampling"] == {"kind": "PoissonSampling", "rate": 0.1, "population": 100, "by": "server"}
+    assert Ledger(path).contains(Ledger(path).head)
+    assert not Ledger(path).contains("0" * 64)
