@@ -70,7 +70,7 @@ def set_noise(c: dict[str, Any]) -> None:
         ("certificate.json", lambda c: c["attack"].update(membership_advantage=0.0), {"figures"}),
         ("certificate.json", lambda c: c["statement"].update(against="everybody"), {"figures"}),
         ("certificate.json", lambda c: c["configuration"].update(clients=9), {"configuration"}),
-        ("certificate.json", lambda c: c.update(rounds_charged=2), {"plan", "result"}),
+        ("certificate.json", lambda c: c.update(rounds_charged=2), {"ledger", "result"}),
         ("certificate.json", lambda c: c.update(run_id="0" * 16), {"ledger", "result"}),
         ("result.json", lambda c: c.update(epsilon=0.5), {"result"}),
         ("config.json", lambda c: c["specs"][0].update(clients=6000), {"plan"}),

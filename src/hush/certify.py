@@ -123,7 +123,7 @@ def _spec_of(path: Path, method: str) -> Spec | None:
 
 
 def _ledger(path: Path, certificate: dict[str, Any]) -> Check:
-    """At least as many rounds charged as the certificate says, in a ledger whose chain holds."""
+    """As many rounds charged as the certificate says, no more and no less, in a ledger whose chain holds."""
     spec = _spec_of(path, certificate["method"])
     file = Path(spec.ledger) if spec is not None and spec.ledger else path / LEDGER
     if not file.is_file():
@@ -137,7 +137,7 @@ def _ledger(path: Path, certificate: dict[str, Any]) -> Check:
     except HushError as error:
         return Check("ledger", False, str(error))
     charges = sum(run.charges for run in runs)
-    if charges < certificate["rounds_charged"] or not kept:
+    if charges != certificate["rounds_charged"] or not kept:
         return Check("ledger", False, f"{charges} rounds of this run are charged there, not {certificate['rounds_charged']}")
     return Check("ledger", True, f"{charges} rounds are charged, and the chain holds")
 

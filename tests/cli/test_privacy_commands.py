@@ -105,7 +105,7 @@ def test_secret_participation_on_the_command_line(capsys: pytest.CaptureFixture[
     assert answer["epsilon_server"] == pytest.approx(answer["epsilon"])
     assert answer["relation"] == "zero-out"
     assert answer["noise_multiplier"] == pytest.approx(1.4)
-    code, out, _ = hush(capsys, "epsilon", *setting)
+    _, out, _ = hush(capsys, "epsilon", *setting)
     assert "against the server" in out
     for mode in ("fast", "secure"):
         flags = ["--sampling", "secret", "--noise", "1.5", "--noise-mode", mode, "--out", str(tmp_path / mode), "--json"]
