@@ -19,7 +19,7 @@ test: lint
 
 # what takes too long for every change: fifty runs killed at random, on one ledger
 soak: $(VENV)/.ready
-	$(BIN)/python -m pytest -n 2 -s soak
+	$(BIN)/python -m pytest -n 2 -rP soak
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

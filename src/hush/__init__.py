@@ -12,25 +12,27 @@ from hush.version import __version__
 
 if TYPE_CHECKING:
     from hush import methods
-    from hush.cohort import Bounded, FixedSize, Poisson
+    from hush.cohort import Bounded, FixedSize, Poisson, SecretParticipation
     from hush.core import Bound, Chain, Method, Round, Transform, Wire, chain
     from hush.engines import Result, simulate
     from hush.errors import DataError, Diverged, HushError, NoGuarantee, UsageError
-    from hush.privacy import Budget, Guarantee, Plan, account, calibrate, plan_of
+    from hush.privacy import Budget, Guarantee, Plan, account, calibrate, lower_bound, plan_of, profile, server_plan
+    from hush.privacy.ledger import Ledger
     from hush.tasks.build import load_task
     from hush.tasks.task import Clients, Examples, Task
 
 _HOMES = {
-    "cohort": ("Bounded", "FixedSize", "Poisson"),
+    "cohort": ("Bounded", "FixedSize", "Poisson", "SecretParticipation"),
     "core": ("Bound", "Chain", "Method", "Round", "Transform", "Wire", "chain"),
     "engines": ("Result", "simulate"),
     "errors": ("DataError", "Diverged", "HushError", "NoGuarantee", "UsageError"),
-    "privacy": ("Budget", "Guarantee", "Plan", "account", "calibrate", "plan_of"),
+    "privacy": ("Budget", "Guarantee", "Plan", "account", "calibrate", "lower_bound", "plan_of", "profile", "server_plan"),
+    "privacy.ledger": ("Ledger",),
     "tasks.build": ("load_task",),
     "tasks.task": ("Clients", "Examples", "Task"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_ROOMS = ("engines", "local", "methods", "privacy", "server", "tasks", "transforms")
+_ROOMS = ("audit", "engines", "local", "methods", "privacy", "server", "tasks", "transforms")
 
 __all__ = [
     "Bound",
@@ -44,12 +46,14 @@ __all__ = [
     "FixedSize",
     "Guarantee",
     "HushError",
+    "Ledger",
     "Method",
     "NoGuarantee",
     "Plan",
     "Poisson",
     "Result",
     "Round",
+    "SecretParticipation",
     "Task",
     "Transform",
     "UsageError",
@@ -59,8 +63,11 @@ __all__ = [
     "calibrate",
     "chain",
     "load_task",
+    "lower_bound",
     "methods",
     "plan_of",
+    "profile",
+    "server_plan",
     "simulate",
 ]
 
