@@ -35,8 +35,8 @@ def test_a_damaged_key_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_runs_that_differ_anywhere_get_other_keys() -> None:
-    assert Secret.for_run(b"a").key == Secret.for_run(b"a").key
-    assert Secret.for_run(b"a").key != Secret.for_run(b"b").key
+    assert Secret.for_run("a").key == Secret.for_run("a").key
+    assert Secret.for_run("a").key != Secret.for_run("b").key
     assert Secret.fresh().key != Secret.fresh().key
 
 

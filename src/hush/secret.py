@@ -35,9 +35,13 @@ class Secret:
         return Secret(os.urandom(32))
 
     @staticmethod
-    def for_run(fingerprint: bytes) -> Secret:
+    def for_run(fingerprint: str) -> Secret:
         """The key of the run that `fingerprint` determines, on this machine."""
-        return Secret(hmac.new(machine_key(), fingerprint, hashlib.sha256).digest())
+        return Secret(machine_key()).of_run(fingerprint)
+
+    def of_run(self, fingerprint: str) -> Secret:
+        """The key of one run under this one: two runs never share noise, also where somebody gives both the same secret."""
+        return Secret(hmac.new(self.key, fingerprint.encode(), hashlib.sha256).digest())
 
     def stream(self, label: str, index: int, length: int) -> bytes:
         """`length` bytes of the stream `label` in round `index`."""

@@ -71,8 +71,12 @@ def test_sums_are_divided_by_the_constant_expected_cohort() -> None:
 
 def test_an_empty_cohort_still_gets_its_noise() -> None:
     task = make_task(sizes=SIZES)
-    secret = next(s for i in range(5000) if not len(Poisson(1).draw(0, 12, {}, s := Secret(bytes([i % 256, i // 256]) * 16))[0]))
-    result = hush.simulate(methods.dp_fedavg(clip=1.0, noise=2.0), task, rounds=1, cohort=1, secret=secret, dtype=torch.float64)
+    method = methods.dp_fedavg(clip=1.0, noise=2.0)
+    ready = (
+        simulation.set_up(method, task, rounds=1, cohort=1, secret=Secret(bytes([i]) * 32), dtype=torch.float64) for i in range(256)
+    )
+    run = next(run for run in ready if not len(run.cohort.draw(0, 12, {}, run.secret)[0]))
+    result, secret = simulation.train(run), run.secret
     moved = task.learner(dtype=torch.float64).initial() - weights(result)
     expected = secret.part("1").noise(0, torch.zeros_like(moved), 2.0)
     assert torch.allclose(moved, expected, atol=1e-12)
@@ -547,3 +551,11 @@ def test_the_sentence() -> None:
         said,
     )
     assert "no privacy guarantee" in hush.simulate(methods.fedavg(), task, rounds=1, cohort=10).sentence()
+
+
+def test_one_secret_for_two_runs_shares_no_noise() -> None:
+    """A secret that somebody gives is a source of keys, one for each run: equal for the same run alone."""
+    secret, task = Secret(bytes(range(32))), make_task(sizes=SIZES)
+    runs = [hush.simulate(methods.dp_fedavg(noise=1.0, lr=lr), task, rounds=2, cohort=5, secret=secret) for lr in (0.1, 0.1, 0.2)]
+    assert runs[0].test_loss == runs[1].test_loss
+    assert runs[0].run_id == runs[1].run_id != runs[2].run_id

@@ -111,6 +111,10 @@ def test_bounded_participation_counts_repeats(tmp_path: Path) -> None:
     pay(account, 10, attempt="x")
     before = book.populations["people"].spent(DELTA)
     pay(account, 1, first=9, attempt="y")
+    book.set_budget("people", 100, book.populations["people"].spent(DELTA) * 1.001, DELTA)
+    with pytest.raises(BudgetSpent):  # again, it would be a fourth participation
+        pay(account, 1, first=9, attempt="z")
+    pay(account, 1, first=10, attempt="z")  # while a new round is covered by the cap
     three = spent(plan(cohort=Bounded(10, 3)), DELTA, 10)
     assert before == pytest.approx(spent(plan(cohort=Bounded(10, 2)), DELTA, 10))
     assert book.populations["people"].spent(DELTA) == pytest.approx(three)

@@ -204,7 +204,7 @@ def set_up(
     if population is not None and ledger is None:
         raise UsageError("population=... names who a ledger keeps account of: give ledger=... too.")
     print_of_run = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, place.type)
-    own = secret or Secret.for_run(print_of_run.encode())
+    own = secret.of_run(print_of_run) if secret is not None else Secret.for_run(print_of_run)
     mark, secure = own.stream("run id", 0, 8).hex(), plan is not None and plan.secure
     if secure and secret is None:
         own = Secret.fresh()

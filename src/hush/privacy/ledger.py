@@ -54,11 +54,15 @@ class Spending:
     rounds: set[int] = field(default_factory=set)
     charges: int = 0
 
-    def as_phase(self, more: int = 0) -> Phase:
-        """All charges as one phase; a round charged twice was drawn twice, and a client may have been in both."""
-        phase = replace(self.phase, rounds=self.charges + more)
+    def as_phase(self, more: int = 0, again: int = 0) -> Phase:
+        """All charges, `more` to come and `again` drawn again, as one phase.
+
+        A round charged twice was drawn twice, and a client may have been in both.
+        """
+        phase = replace(self.phase, rounds=self.charges + more + again)
         if isinstance(phase.sampling, BoundedParticipation):
-            phase = replace(phase, sampling=replace(phase.sampling, repeats=self.charges - len(self.rounds)))
+            repeats = self.charges - len(self.rounds) + again
+            phase = replace(phase, sampling=replace(phase.sampling, repeats=repeats))
         return phase
 
 
@@ -75,20 +79,20 @@ class Population:
     adaptive: bool = False
     runs: dict[str, Spending] = field(default_factory=dict)
 
-    def plan(self, run: str | None = None, more: int = 0) -> Plan | None:
-        """Everything released so far about this population, and `more` rounds of one run."""
-        phases = [s.as_phase(more if name == run else 0) for name, s in self.runs.items()]
+    def plan(self, run: str | None = None, more: int = 0, again: int = 0) -> Plan | None:
+        """Everything released so far about this population, and rounds of one run that are to come."""
+        phases = [s.as_phase(more, again) if name == run else s.as_phase() for name, s in self.runs.items()]
         phases = [phase for phase in phases if phase.rounds > 0]
         return Plan(tuple(phases), self.size, self.unit, self.relation) if phases else None
 
-    def spent(self, delta: float, run: str | None = None, more: int = 0) -> float:
+    def spent(self, delta: float, run: str | None = None, more: int = 0, again: int = 0) -> float:
         """Epsilon of everything, by its exact composition."""
-        plan = self.plan(run, more)
+        plan = self.plan(run, more, again)
         return spent(plan, delta, plan.rounds) if plan is not None else 0.0
 
-    def filtered(self, run: str | None = None, more: int = 0) -> float:
+    def filtered(self, run: str | None = None, more: int = 0, again: int = 0) -> float:
         """Epsilon of everything, however later runs were chosen: one Renyi order, fixed by the budget alone."""
-        plan = self.plan(run, more)
+        plan = self.plan(run, more, again)
         if plan is None:
             return 0.0
         assert self.epsilon is not None
@@ -96,11 +100,11 @@ class Population:
         order = filter_order(self.epsilon, self.delta)
         return renyi.epsilon((order,), [renyi.renyi(plan, order)], self.delta)
 
-    def fits(self, run: str, more: int) -> bool:
-        """Whether `more` rounds of a run stay within the budget."""
+    def fits(self, run: str, more: int, again: int = 0) -> bool:
+        """Whether `more` rounds of a run, and `again` drawn again, stay within the budget."""
         if self.epsilon is None or self.delta is None:
             return True
-        figure = self.filtered(run, more) if self.adaptive else self.spent(self.delta, run, more)
+        figure = self.filtered(run, more, again) if self.adaptive else self.spent(self.delta, run, more, again)
         return figure <= self.epsilon
 
 
@@ -210,7 +214,7 @@ class Ledger:
             own = pool.runs.setdefault(run, Spending(phase))
             if attempt == "" and round in own.rounds:
                 return  # the very same draws, from the same key: nothing new is released
-            if not self._fits(pool, run, 1):
+            if not (pool.fits(run, 0, again=1) if round in own.rounds else self._fits(pool, run)):
                 figure = f"epsilon {pool.epsilon:g} at delta={pool.delta:.1e}"
                 raise BudgetSpent(f"the budget of '{population}', {figure}, would be exceeded")
             self._append("charge", {"population": population, "run": run, "round": round, "attempt": attempt, "phase": told})
@@ -229,16 +233,17 @@ class Ledger:
             low, high = (middle, high) if pool.fits(run, middle) else (low, middle)
         return low
 
-    def _fits(self, pool: Population, run: str, more: int) -> bool:
-        """`Population.fits`, remembered: while nobody else charges, one answer serves many rounds."""
+    def _fits(self, pool: Population, run: str) -> bool:
+        """Whether one more round fits; while nobody else charges and nothing is drawn again, one answer serves many rounds."""
         others = tuple((name, s.charges) for name, s in pool.runs.items() if name != run)
-        key = (pool.name, run, others, pool.epsilon, pool.delta, pool.adaptive)
-        charged = pool.runs[run].charges
-        if self._known_fit[0] == key and charged + more <= self._known_fit[1]:
+        own = pool.runs[run]
+        key = (pool.name, run, others, own.charges - len(own.rounds), pool.epsilon, pool.delta, pool.adaptive)
+        charged = own.charges
+        if self._known_fit[0] == key and charged + 1 <= self._known_fit[1]:
             return True
-        if not pool.fits(run, more):
+        if not pool.fits(run, 1):
             return False
-        ahead = more
+        ahead = 1
         while ahead < 64 and pool.fits(run, 2 * ahead):
             ahead *= 2
         self._known_fit = (key, charged + ahead)
