@@ -13,7 +13,8 @@ from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
 from hush.privacy.ledger import Ledger
 from hush.privacy.plan import server_plan, with_secure_noise
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
-from hush.privacy.vocabulary import Plan, plan_from_dict
+from hush.privacy.vocabulary import Plan
+from hush.privacy.written import plan_from_dict, plan_to_dict
 
 
 class Check(NamedTuple):
@@ -106,7 +107,7 @@ def _plan(path: Path, certificate: dict[str, Any]) -> Check:
         assert proof is not None
     except (HushError, AssertionError, KeyError) as error:
         return Check("plan", False, f"the settings of the run give none: {error}")
-    same = charged.to_dict() == certificate["plan"]
+    same = plan_to_dict(charged) == certificate["plan"]
     same = same and math.isclose(proof.guarantee.epsilon, certificate["guarantee"]["epsilon"], rel_tol=1e-9)
     told = "derived again from the settings of the run" if same else "the settings of the run give another one"
     return Check("plan", same, told)

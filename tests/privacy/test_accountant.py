@@ -40,8 +40,8 @@ from hush.privacy.vocabulary import (
     Sampler,
     Sampling,
     SkellamNoise,
-    plan_from_dict,
 )
+from hush.privacy.written import plan_from_dict, plan_to_dict
 
 DELTA = 6000**-1.1
 
@@ -264,7 +264,7 @@ def test_a_coarse_share_of_discrete_gaussian_noise_costs_more() -> None:
 
 def test_plans_survive_json() -> None:
     for plan in (PAPER, paper(FixedSize(100)), paper(SecretParticipation(50)), one(1.0, MinSeparation(2, 3, (1.0, 0.5)))):
-        assert plan_from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+        assert plan_from_dict(json.loads(json.dumps(plan_to_dict(plan)))) == plan
     with pytest.raises(UsageError, match="not a plan"):
         plan_from_dict({"kind": "Everyone"})
     with pytest.raises(UsageError, match="not a plan"):

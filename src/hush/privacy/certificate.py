@@ -13,7 +13,7 @@ from hush.privacy.attack import risk
 from hush.privacy.guarantee import Guarantee, Relation, Unit, View
 from hush.privacy.settle import Proof
 from hush.privacy.theorems import Claim
-from hush.privacy.vocabulary import plan_from_dict
+from hush.privacy.written import plan_from_dict, plan_to_dict
 from hush.version import __version__
 
 _DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
@@ -60,7 +60,7 @@ def proof_to_dict(proof: Proof | None) -> dict[str, Any]:
         "noise": "secure" if proof.plan.secure else "fast",
         "claim": proof.claim.to_dict() if proof.claim else None,
         "computed": {"method": proof.guarantee.method, "step": REPORTED_STEP, "versions": _versions()},
-        "plan": proof.plan.to_dict(),
+        "plan": plan_to_dict(proof.plan),
     }
 
 

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from hush.errors import HushError, NoGuarantee, UsageError
-from hush.privacy import renyi
+from hush.privacy import renyi, seen
 from hush.privacy.accountant import spent
 from hush.privacy.guarantee import Relation, Unit, check_delta
-from hush.privacy.vocabulary import BoundedParticipation, Drawn, Phase, Plan, phase_from_dict, phase_to_dict
-from hush.secret import state_dir
+from hush.privacy.vocabulary import BoundedParticipation, Drawn, Phase, Plan
+from hush.privacy.written import phase_from_dict, phase_to_dict
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS entries (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)"
 _START = "0" * 64
@@ -319,16 +319,16 @@ class Ledger:
     # -- what this machine remembers of a ledger it has seen --
 
     def _compare_with_memory(self) -> None:
-        known = None if self._own else _ledger_at(self.path)
+        known = None if self._own else seen.ledger_at(self.path)
         if known is not None and known != self.id:
             raise LedgerError(
                 f"{self.path} is not the ledger that this machine has seen there: what was spent in that one would be forgotten. "
                 "Bring it back, or begin a new one under another name."
             )
-        seen = _memory_of(self.id)
-        if seen is None:
+        last = seen.last_entry(self.id)
+        if last is None:
             return
-        seq, digest = seen
+        seq, digest = last
         row = self._db.execute("SELECT hash FROM entries WHERE seq = ?", (seq,)).fetchone()
         if row is None:
             raise LedgerError(
@@ -339,7 +339,7 @@ class Ledger:
             raise LedgerError(f"{self.path} has been tampered with: entry {seq} is not the one this machine has seen.")
 
     def _remember(self) -> None:
-        _remember(self.id, self._seq, self._hash, None if self._own else self.path)
+        seen.remember(self.id, self._seq, self._hash, None if self._own else self.path)
 
 
 def _link(previous: str, seq: int, kind: str, body: str) -> str:
@@ -378,52 +378,3 @@ class RunAccount:
         """How often this run was charged."""
         own = self.ledger.populations[self.population].runs.get(self.run)
         return own.charges if own else 0
-
-
-# -- memory of ledgers, in this machine's state folder --
-
-
-def _anchors() -> sqlite3.Connection:
-    folder = state_dir()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    db = sqlite3.connect(folder / "ledgers.sqlite", timeout=_WAIT, isolation_level=None)
-    db.execute("CREATE TABLE IF NOT EXISTS seen (ledger TEXT PRIMARY KEY, seq INTEGER NOT NULL, hash TEXT NOT NULL)")
-    db.execute("CREATE TABLE IF NOT EXISTS places (path TEXT PRIMARY KEY, ledger TEXT NOT NULL)")
-    return db
-
-
-def _ledger_at(path: Path) -> str | None:
-    """The ledger that this machine has seen at a path."""
-    try:
-        db = _anchors()
-        row = db.execute("SELECT ledger FROM places WHERE path = ?", (str(path.resolve()),)).fetchone()
-        db.close()
-    except (sqlite3.Error, OSError):
-        return None
-    return str(row[0]) if row else None
-
-
-def _memory_of(ledger: str) -> tuple[int, str] | None:
-    try:
-        db = _anchors()
-        row = db.execute("SELECT seq, hash FROM seen WHERE ledger = ?", (ledger,)).fetchone()
-        db.close()
-    except (sqlite3.Error, OSError):
-        return None
-    return (int(row[0]), str(row[1])) if row else None
-
-
-def _remember(ledger: str, seq: int, digest: str, path: Path | None) -> None:
-    """Never backwards. A machine without a place to remember still has the chain."""
-    try:
-        db = _anchors()
-        db.execute(
-            "INSERT INTO seen VALUES (?, ?, ?) ON CONFLICT (ledger) DO UPDATE SET seq = excluded.seq, hash = excluded.hash "
-            "WHERE excluded.seq > seen.seq",
-            (ledger, seq, digest),
-        )
-        if path is not None:
-            db.execute("INSERT OR IGNORE INTO places VALUES (?, ?)", (str(path.resolve()), ledger))
-        db.close()
-    except (sqlite3.Error, OSError):
-        pass

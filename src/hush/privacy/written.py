@@ -1,0 +1,97 @@
+"""Plans as plain values, for certificates and ledgers; and back, accepting the vocabulary's own words and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from enum import StrEnum
+from typing import Any
+
+from hush.errors import UsageError
+from hush.privacy.guarantee import Relation, Unit, View
+from hush.privacy.vocabulary import (
+    BinomialNoise,
+    Bit,
+    BoundedParticipation,
+    DiscreteGaussianNoise,
+    Drawn,
+    Everyone,
+    FixedSampling,
+    GaussianNoise,
+    L2Ball,
+    LaplaceNoise,
+    LinearImage,
+    LInfBox,
+    MinSeparation,
+    OneVote,
+    Phase,
+    Plan,
+    PoissonSampling,
+    RecordMean,
+    Release,
+    Rounded,
+    Sampler,
+    SecretParticipation,
+    SkellamNoise,
+    Weighted,
+)
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """Plain values for JSON; `plan_from_dict` is the inverse."""
+    value: dict[str, Any] = _plain(plan)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__} | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, StrEnum) else value
+
+
+_KINDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        *(L2Ball, LInfBox, LinearImage, OneVote, Bit, RecordMean, Weighted, Rounded),
+        *(GaussianNoise, DiscreteGaussianNoise, SkellamNoise, LaplaceNoise, BinomialNoise),
+        *(Everyone, PoissonSampling, FixedSampling, BoundedParticipation, SecretParticipation, MinSeparation),
+        *(Release, Phase, Plan),
+    )
+}
+_ENUMS = {"unit": Unit, "sampled": Unit, "relation": Relation, "view": View, "drawn": Drawn, "by": Sampler}
+
+
+def plan_from_dict(value: dict[str, Any]) -> Plan:
+    """The plan that `Plan.to_dict` wrote."""
+    try:
+        plan = _made(value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"This is not a plan that Hush wrote: {error}.") from None
+    if not isinstance(plan, Plan):
+        raise UsageError("This is not a plan that Hush wrote.")
+    return plan
+
+
+def phase_from_dict(value: dict[str, Any]) -> Phase:
+    """One phase, as a ledger holds it."""
+    phase = _made(value)
+    if not isinstance(phase, Phase):
+        raise UsageError("This is not a phase that Hush wrote.")
+    return phase
+
+
+def phase_to_dict(phase: Phase) -> dict[str, Any]:
+    """The inverse of `phase_from_dict`."""
+    value: dict[str, Any] = _plain(phase)
+    return value
+
+
+def _made(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_made(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    kind = _KINDS[value["kind"]]
+    made = {key: _ENUMS[key](item) if key in _ENUMS else _made(item) for key, item in value.items() if key != "kind"}
+    return kind(**made)
