@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,15 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 def test_a_run_verifies(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     certificate, checks = verify_run(run)
-    assert [check.name for check in checks if check.passed] == ["configuration", "result", "model", "figures", "plan", "ledger"]
+    assert [check.name for check in checks if check.passed] == [
+        "configuration",
+        "result",
+        "model",
+        "figures",
+        "facts",
+        "plan",
+        "ledger",
+    ]
     code, out, _ = command(capsys, "certify", str(run))
     assert code == 0
     assert "recomputed from the plan" in out
@@ -57,7 +66,7 @@ def set_epsilon(c: dict[str, Any]) -> None:
 
 
 def set_noise(c: dict[str, Any]) -> None:
-    """A consistent forgery: a louder noise in the plan, and the figures that follow from it."""
+    """A louder noise in the plan, and the figures as they were."""
     c["plan"]["phases"][0]["releases"][0]["noise"]["std"] *= 2
 
 
@@ -65,12 +74,16 @@ def set_noise(c: dict[str, Any]) -> None:
     ("file", "change", "found"),
     [
         ("certificate.json", set_epsilon, {"figures", "plan", "result"}),
-        ("certificate.json", set_noise, {"figures", "plan"}),
-        ("certificate.json", lambda c: c["plan"].update(kind="Nonsense"), {"figures", "plan"}),
+        ("certificate.json", set_noise, {"figures", "facts", "plan", "ledger"}),
+        ("certificate.json", lambda c: c["plan"].update(kind="Nonsense"), {"figures", "facts", "plan", "ledger"}),
         ("certificate.json", lambda c: c["attack"].update(membership_advantage=0.0), {"figures"}),
         ("certificate.json", lambda c: c["statement"].update(against="everybody"), {"figures"}),
-        ("certificate.json", lambda c: c["configuration"].update(clients=9), {"configuration"}),
-        ("certificate.json", lambda c: c.update(rounds_charged=2), {"ledger", "result"}),
+        ("certificate.json", lambda c: c["configuration"].update(clients=9), {"configuration", "facts"}),
+        ("certificate.json", lambda c: c.update(cohort=1.0), {"facts"}),
+        ("certificate.json", lambda c: c.update(sampling="secret"), {"facts"}),
+        ("certificate.json", lambda c: c.update(noise_multiplier=99.0), {"facts"}),
+        ("certificate.json", lambda c: c.update(claimed_epsilon=0.1), {"facts"}),
+        ("certificate.json", lambda c: c.update(rounds_charged=2), {"facts", "ledger", "result"}),
         ("certificate.json", lambda c: c.update(run_id="0" * 16), {"ledger", "result"}),
         ("result.json", lambda c: c.update(epsilon=0.5), {"result"}),
         ("config.json", lambda c: c["specs"][0].update(clients=6000), {"plan"}),
@@ -80,6 +93,38 @@ def set_noise(c: dict[str, Any]) -> None:
 def test_what_was_changed_is_found(run: Path, file: str, change: Callable[[dict[str, Any]], None], found: set[str]) -> None:
     edit(run / file, change)
     assert wrong(run) == found
+
+
+def test_a_forgery_that_agrees_with_itself_is_found_by_the_ledger(run: Path) -> None:
+    """Settings, plan and every figure for forty times the noise; what was charged tells what really ran."""
+    from hush.privacy.certificate import proof_to_dict
+    from hush.privacy.settle import Proof
+    from hush.privacy.written import plan_from_dict
+
+    certificate = json.loads((run / "certificate.json").read_text())
+    plan = plan_from_dict(certificate["plan"])
+    noise = 40 * plan.noise_multiplier
+    louder = plan.with_noise(noise)
+    delta = certificate["guarantee"]["delta"]
+    forged = proof_to_dict(Proof(louder, account(louder, delta), None, certificate["no_server_guarantee"], None))
+    certificate |= forged | {"noise_multiplier": noise, "claimed_epsilon": None}
+    parts = certificate["configuration"]["pipeline"]
+    parts[-1] = re.sub(r"multiplier=[0-9.]+", f"multiplier={noise}", parts[-1])
+    certificate["configuration_sha256"] = digest(certificate["configuration"])
+    (run / "certificate.json").write_text(json.dumps(certificate))
+    edit(run / "result.json", lambda r: r.update(epsilon=certificate["guarantee"]["epsilon"], noise_multiplier=noise))
+    edit(run / "config.json", lambda c: c["specs"][0].update(noise=noise, epsilon=None))
+    assert certificate["guarantee"]["epsilon"] < 0.2
+    assert "ledger" in wrong(run)
+
+
+def test_missing_evidence_is_not_called_verified(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "ledger.sqlite").unlink()
+    code, out, _ = command(capsys, "certify", str(run))
+    assert code == 1
+    assert "Not verified in full" in out
+    _, out, _ = command(capsys, "certify", str(run), "--json")
+    assert json.loads(out)["verified"] is False
 
 
 def test_another_model_and_a_ledger_cut_short_are_found(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +140,7 @@ def test_another_model_and_a_ledger_cut_short_are_found(run: Path, capsys: pytes
 def test_runs_without_a_guarantee_and_of_several_seeds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     command(capsys, "compare", "fedavg", "dp-fedavg", *FAST, "--out", str(tmp_path / "c"))
     code, out, _ = command(capsys, "certify", str(tmp_path / "c"))
-    assert code == 0
+    assert code == 0, out
     assert "no privacy guarantee" in out
     assert len(runs_in(tmp_path / "c")) == 2
     command(capsys, "run", "dp-fedavg", *FAST, "--seeds", "2", "--out", str(tmp_path / "s"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,10 +12,10 @@ from hush.engines.rundir import LEDGER, RunDir
 from hush.errors import DataError, HushError
 from hush.experiment import Spec, resolve
 from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
-from hush.privacy.ledger import Ledger
+from hush.privacy.ledger import Ledger, as_released
 from hush.privacy.plan import server_plan, with_secure_noise
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
-from hush.privacy.vocabulary import Plan
+from hush.privacy.vocabulary import BoundedParticipation, FixedSampling, Phase, Plan, PoissonSampling, SecretParticipation
 from hush.privacy.written import plan_from_dict, plan_to_dict
 
 
@@ -41,8 +43,35 @@ def verify_run(path: Path) -> tuple[dict[str, Any], list[Check]]:
     certificate = folder.read_json("certificate.json")
     checks = [_configuration(certificate), _result(folder, certificate), _model(folder, certificate)]
     if certificate.get("guarantee") is not None:
-        checks += [_figures(certificate), _plan(path, certificate), _ledger(path, certificate)]
+        checks += [_figures(certificate), _facts(certificate), _plan(path, certificate), _ledger(path, certificate)]
     return certificate, checks
+
+
+def _facts(certificate: dict[str, Any]) -> Check:
+    """What is said beside the plan must be what the plan says."""
+    try:
+        plan = plan_from_dict(certificate["plan"])
+        ran, claim = certificate["configuration"], certificate["claim"]
+        multipliers = re.findall(r"multiplier=([0-9.e+-]+)", " ".join(ran["pipeline"]))
+        kind = {PoissonSampling: "poisson", FixedSampling: "fixed", BoundedParticipation: "bounded", SecretParticipation: "secret"}
+        facts = {
+            "clients": certificate["clients"] == plan.population == ran["clients"],
+            "rounds_charged": certificate["rounds_charged"] == plan.rounds,
+            "noise_multiplier": math.isclose(certificate["noise_multiplier"], plan.noise_multiplier, rel_tol=1e-9),
+            "pipeline": [math.isclose(float(m), plan.noise_multiplier, rel_tol=1e-6) for m in multipliers] == [True],
+            "sampling": certificate["sampling"] == kind.get(type(plan.phases[0].sampling)),
+            "cohort": _rate_fits(plan, certificate["cohort"]),
+            "claimed_epsilon": certificate["claimed_epsilon"] == (claim or {}).get("epsilon"),
+        }
+    except (HushError, KeyError, TypeError, ValueError) as error:
+        return Check("facts", False, f"they cannot be read: {error}")
+    wrong = [name for name, holds in facts.items() if not holds]
+    return Check("facts", not wrong, "what is said beside the plan is what it says" if not wrong else f"not so: {', '.join(wrong)}")
+
+
+def _rate_fits(plan: Plan, cohort: float) -> bool:
+    rate = getattr(plan.phases[0].sampling, "rate", None)
+    return rate is None or math.isclose(cohort, rate * plan.population, rel_tol=1e-9)
 
 
 def _configuration(certificate: dict[str, Any]) -> Check:
@@ -131,16 +160,40 @@ def _ledger(path: Path, certificate: dict[str, Any]) -> Check:
         return Check("ledger", None, f"{file} is not there")
     try:
         ledger = Ledger(file, own=file == path / LEDGER)
-        runs = [pool.runs[certificate["run_id"]] for pool in ledger.populations.values() if certificate["run_id"] in pool.runs]
-        head = (certificate.get("population") or {}).get("ledger_head")
-        kept = head is None or ledger.contains(head)
+        wrong = _against_ledger(ledger, certificate)
         ledger.close()
-    except HushError as error:
+    except (HushError, KeyError) as error:
         return Check("ledger", False, str(error))
+    told = f"{certificate['rounds_charged']} rounds are charged, of the same plan, and the chain holds"
+    return Check("ledger", wrong is None, wrong or told)
+
+
+def _against_ledger(ledger: Ledger, certificate: dict[str, Any]) -> str | None:
+    """What a ledger says otherwise: how often the run was charged, for what, and what all runs spent when it ended."""
+    name = certificate["run_id"]
+    runs = [pool.runs[name] for pool in ledger.populations.values() if name in pool.runs]
     charges = sum(run.charges for run in runs)
-    if charges != certificate["rounds_charged"] or not kept:
-        return Check("ledger", False, f"{charges} rounds of this run are charged there, not {certificate['rounds_charged']}")
-    return Check("ledger", True, f"{charges} rounds are charged, and the chain holds")
+    if charges != certificate["rounds_charged"]:
+        return f"{charges} rounds of this run are charged there, not {certificate['rounds_charged']}"
+    plan = plan_from_dict(certificate["plan"])
+    (phase,) = replace(plan, phases=(_without_repeats(as_released(plan)),)).phases
+    if any(run.phase != phase for run in runs):
+        return "rounds of another plan are charged there"
+    together = certificate.get("population")
+    if together is None:
+        return None
+    if not ledger.contains(together["ledger_head"]):
+        return "the entry that the certificate names is not there"
+    pool = ledger.populations_at(together["ledger_entries"])[together["name"]]
+    if not math.isclose(pool.spent(together["delta"]), together["epsilon"], rel_tol=1e-9) or len(pool.runs) != together["runs"]:
+        return "what all runs spent together is not what the certificate says"
+    return None
+
+
+def _without_repeats(phase: Phase) -> Phase:
+    if isinstance(phase.sampling, BoundedParticipation):
+        return replace(phase, sampling=replace(phase.sampling, repeats=0))
+    return phase
 
 
 def _close(a: Any, b: Any) -> bool:

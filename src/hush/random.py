@@ -69,6 +69,14 @@ def words(keys: Tensor, count: int) -> Tensor:
     return mix(keys[..., None] + counter)
 
 
+def digest(x: Tensor, keys: tuple[int, ...]) -> tuple[int, ...]:
+    """64 bits for each key that a change in any bit of `x` changes; on the device, so that a large tensor need not travel."""
+    wide = x.detach().contiguous().reshape(-1)
+    bits = wide.view(torch.int64) if wide.element_size() == 8 else wide.view(torch.int32).long()
+    places = torch.arange(1, len(bits) + 1, device=x.device) * _signed(_GOLDEN)
+    return tuple(int(mix(mix(places + _signed(key)) ^ bits).sum()) for key in keys)
+
+
 def uniform(keys: Tensor, shape: tuple[int, ...]) -> Tensor:
     """`[..., *shape]` floats in [0, 1) with 24 random bits, for `[...]` keys."""
     count = 1

@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hush.random import digest
+
 
 @dataclass(frozen=True)
 class Secret:
@@ -56,6 +58,12 @@ class Secret:
     def part(self, name: str) -> Secret:
         """A key of its own for one part of the pipeline: no part can repeat another's draws."""
         return Secret(hmac.new(self.key, b"part " + name.encode(), hashlib.sha256).digest())
+
+    def mark(self, label: str, index: int, x: Tensor) -> str:
+        """A name of `x` under this key: another tensor has another, and without the key it tells nothing."""
+        raw = self.stream(f"digest {label}", index, 16)
+        sums = digest(x, (int.from_bytes(raw[:8], "big"), int.from_bytes(raw[8:], "big")))
+        return self.stream(f"mark {label} {sums}", index, 8).hex()
 
     def noise(self, index: int, like: Tensor, std: float) -> Tensor:
         """N(0, std^2) for each entry of a sum such as `like`, for round `index`, on its device and in its precision."""

@@ -13,12 +13,14 @@ from torch import Tensor
 
 import hush
 from hush import Bounded, FixedSize, Method, Poisson, methods
+from hush import secret as secret_module
 from hush.audit import Audit, audit
 from hush.audit.audit import Scene
 from hush.audit.statistics import EPS, against_profile, one_run_epsilon, roc, scale_alarm
 from hush.audit.training import guess
 from hush.cohort import Cohort, SecretParticipation
 from hush.core import Public, Round, State
+from hush.engines.diagnostics import Watched
 from hush.errors import NoGuarantee
 from hush.privacy.accountant import account, profile
 from hush.privacy.plan import plan_of, with_secure_noise
@@ -128,6 +130,33 @@ def bit_left_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AdaptiveClip, "encode", encode)
 
 
+def diagnostics_drop_the_noise(patch: pytest.MonkeyPatch) -> None:
+    """A bug outside of the pipeline: what watches it in simulation does not pass the noise on."""
+    right = Watched.decode
+
+    def decode(self: Watched, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> Decoded:
+        return (total, state) if isinstance(self.part, Gaussian) else right(self, total, state, rnd, public, secret)
+
+    patch.setattr(Watched, "decode", decode)
+
+
+def machine_key_is_known(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(secret_module, "machine_key", lambda: bytes(32))
+
+
+def cohorts_from_a_public_seed(patch: pytest.MonkeyPatch) -> None:
+    def draw(self: Poisson, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
+        coins = torch.rand(clients, generator=torch.Generator().manual_seed(index))
+        return torch.nonzero(coins < self.size / clients).flatten(), state
+
+    patch.setattr(Poisson, "draw", draw)
+
+
+def every_cohort_twice(patch: pytest.MonkeyPatch) -> None:
+    right = Poisson.draw
+    patch.setattr(Poisson, "draw", lambda self, index, *rest: right(self, index // 2, *rest))
+
+
 DENSE = {"name": "dp-fedavg", "noise": 1.0}
 BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, object], set[str]]] = {
     "noise halved": (gaussian(lambda s, t, n, r: n / 2), DENSE, {"noise scale", "2 rounds at rate 1", "10 rounds at rate 0.3"}),
@@ -142,6 +171,14 @@ BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, object], s
     "clip by another norm": (clip_by_the_largest_entry, DENSE, {"clip"}),
     "sampling skipped": (sampling_skipped, DENSE, {"sampling rate", "10 rounds at rate 0.3"}),
     "mask from private data": (mask_from_private_data, {"name": "fed-smp-rand-k", "noise": 1.0}, {"published entries are public"}),
+    "diagnostics drop the noise": (diagnostics_drop_the_noise, DENSE, {"every entry noised"}),
+    "the machine's key is known": (
+        machine_key_is_known,
+        DENSE,
+        {"noise independent of public seeds", "cohorts independent of public seeds"},
+    ),
+    "cohorts from a public seed": (cohorts_from_a_public_seed, DENSE, {"cohorts independent of public seeds"}),
+    "every cohort used twice": (every_cohort_twice, DENSE, {"cohorts fresh in each round"}),
     "a bit too loud": (bit_left_out, DENSE | {"clip_quantile": 0.5}, {"clip"}),
 }
 
@@ -154,6 +191,15 @@ def test_planted_bugs_are_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
     report = audit(method, scenes=SMALL)
     assert not report.passed
     assert expected <= failed(report), failed(report)
+
+
+def test_a_cap_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(self: Bounded, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
+        return torch.nonzero(secret.coins("cohort", index, clients) < self.size / clients).flatten(), state
+
+    monkeypatch.setattr(Bounded, "draw", draw)
+    report = audit(methods.dp_fedavg(noise=1.0), Bounded(1, 1), scenes=())
+    assert failed(report) == {"participation"}
 
 
 def test_a_method_that_claims_nothing_is_not_audited() -> None:

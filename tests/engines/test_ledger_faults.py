@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import hush
+from hush import Bound, Transform, UsageError
 from hush.certify import verify_run
+from hush.engines import simulation
 from hush.privacy.ledger import Ledger
+from tests.conftest import make_task
 from tests.faults import ROUNDS, Child
 
 
@@ -58,3 +65,129 @@ def test_killed_runs_never_under_count(tmp_path: Path, mode: str) -> None:
     assert all(check.passed is not False for check in checks), checks
     assert certificate["rounds_charged"] == result["rounds_charged"]
     assert json.loads((tmp_path / "run" / "certificate.json").read_text())["population"]["runs"] == 1
+
+
+def crash_in(round: int, mode: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    """Train until the noise of `round` is about to be drawn, and die there: paid for, and not drawn."""
+    right = simulation._charge
+
+    def charge(run: Any, account: Any, now: Any, total: Any) -> int:
+        charges = right(run, account, now, total)
+        if now.round == round:
+            raise KeyboardInterrupt
+        return charges
+
+    with monkeypatch.context() as patch:
+        patch.setattr(simulation, "_charge", charge)
+        with pytest.raises(KeyboardInterrupt):
+            train_some(mode, **settings)
+
+
+def train_some(mode: str, **settings: Any) -> hush.Result:
+    task = make_task(sizes=(3,) * 40)
+    return hush.simulate(
+        hush.methods.dp_fedavg(noise=1.0, lr=0.1), task, cohort=8, noise_mode=mode, resume=True, **{"rounds": 6} | settings
+    )
+
+
+def test_another_ledger_cannot_be_given_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was spent in the first would be forgotten in the second."""
+    first, second = tmp_path / "a.db", tmp_path / "b.db"
+    crash_in(4, "fast", monkeypatch, out=tmp_path / "r", ledger=first)
+    with pytest.raises(hush.DataError, match="not the ledger that the run was charged in"):
+        train_some("fast", out=tmp_path / "r", ledger=second)
+    result = train_some("fast", out=tmp_path / "r", ledger=first)
+    assert result.rounds_charged == 6
+    with pytest.raises(UsageError, match="charged elsewhere"):
+        train_some("fast", out=tmp_path / "r", ledger=second)
+    assert train_some("fast", out=tmp_path / "r", ledger=first).rounds_charged == 6
+
+
+def test_a_deleted_ledger_is_missed_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_in(4, "secure", monkeypatch, out=tmp_path / "r")
+    (tmp_path / "r" / "ledger.sqlite").unlink()
+    with pytest.raises(hush.DataError, match="not the ledger"):
+        train_some("secure", out=tmp_path / "r")
+
+
+def test_a_budget_that_ends_a_run_counts_what_was_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Ledger(tmp_path / "l.db")
+    book.set_budget("own", 40, 6.0, 1e-3)
+    book.close()
+    for _ in range(3):
+        crash_in(2, "secure", monkeypatch, out=tmp_path / "r", ledger=tmp_path / "l.db", delta=1e-3, rounds=200)
+    result = train_some("secure", out=tmp_path / "r", ledger=tmp_path / "l.db", delta=1e-3, rounds=200)
+    again = Ledger(tmp_path / "l.db").populations["own"]
+    (run,) = again.runs.values()
+    assert result.rounds_charged == run.charges == result.rounds + 3
+    assert result.epsilon == pytest.approx(again.spent(1e-3), rel=0.01)
+    assert result.stopped is not None
+    assert again.spent(1e-3) <= 6.0
+
+
+def test_a_runs_own_budget_counts_what_was_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = hush.Budget(4.0, 1e-3)
+    for _ in range(4):
+        crash_in(1, "secure", monkeypatch, out=tmp_path / "r", privacy=budget, rounds=100)
+    result = train_some("secure", out=tmp_path / "r", privacy=budget, rounds=100)
+    assert result.rounds_charged == result.rounds + 4
+    assert result.epsilon is not None
+    assert result.epsilon <= 4.0
+    assert result.stopped is not None
+    assert "the budget of this run" in result.stopped
+
+
+def test_no_key_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode in ("fast", "secure"):
+        run = simulation.set_up(hush.methods.dp_fedavg(noise=1.0, lr=0.1), make_task(sizes=(3,) * 40), rounds=6, cohort=8)
+        crash_in(4, mode, monkeypatch, out=tmp_path / mode)
+        for path in (tmp_path / mode).iterdir():
+            content = path.read_bytes()
+            assert run.secret.key not in content
+            assert run.secret.key.hex().encode() not in content
+
+
+SCALE = 1.0
+
+
+@dataclass(frozen=True)
+class Scaled(Transform):
+    """A user's transform whose meaning hides in a global, a static method, a property."""
+
+    def encode(self, x: torch.Tensor, rnd: Any, keys: torch.Tensor, public: Any) -> torch.Tensor:
+        return x * SCALE * self.twice(1.0) * self.size
+
+    @staticmethod
+    def twice(value: float) -> float:
+        return 2 * value
+
+    @property
+    def size(self) -> float:
+        return 1.0
+
+    def bound(self, incoming: Bound) -> Bound:
+        return Bound()
+
+
+def test_runs_that_differ_in_hidden_code_share_neither_name_nor_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task(sizes=(3,) * 40)
+    private = hush.methods.dp_fedavg(noise=1.0, lr=0.1)
+    method = private.with_pipeline(Scaled(), *private.pipeline.parts)
+
+    def name(method: hush.Method = method, task: hush.Task = task) -> str:
+        return simulation.set_up(method, task, rounds=2, cohort=8).run_id
+
+    def weighted(weight: float) -> hush.Task:
+        return make_task(sizes=(3,) * 40, loss=lambda out, y: weight * torch.nn.functional.cross_entropy(out, y, reduction="none"))
+
+    names = [name(), name(task=weighted(1.0)), name(task=weighted(1.1))]
+    for change in (
+        lambda patch: patch.setitem(globals(), "SCALE", -1.0),
+        lambda patch: patch.setattr(Scaled, "twice", staticmethod(lambda value: 3 * value)),
+        lambda patch: patch.setattr(Scaled, "size", property(lambda self: 1.5)),
+    ):
+        with monkeypatch.context() as patch:
+            change(patch)
+            names.append(name())
+    assert len(set(names)) == len(names)
+    assert name() == names[0]

@@ -14,6 +14,7 @@ import pytest
 
 from hush import Bounded, Budget, FixedSize, NoGuarantee, Plan, Poisson, UsageError, account, calibrate, methods, plan_of
 from hush.cohort import Cohort, SecretParticipation
+from hush.privacy import vocabulary as say
 from hush.privacy.accountant import QUICK_STEP, lower_bound, profile, rounds_within, spent
 from hush.privacy.guarantee import Relation, Unit, View, at_least, default_delta
 from hush.privacy.matrix import square_root_strategy, toeplitz_sensitivity
@@ -125,10 +126,10 @@ def test_reference_table_of_integer_noise(row: dict[str, str], upper: float) -> 
     """100 shares in 2^20 entries, after conditional rounding; our integer-order sampling is tighter than the published one."""
     grid, dim, sigma, rate = float(row["case_id"].split("_g")[1]), 2**20, float(row["sigma"]), float(row["q"])
     kind = DiscreteGaussianNoise if row["source"] == "DDGauss" else SkellamNoise
-    sampling = Everyone() if rate == 1 else PoissonSampling(rate, 100, by=Sampler.OWN)
+    sampling = Everyone() if rate == 1 else say.SecretParticipation(rate, 100)
     noise = kind(sigma / 10, drawn=Drawn.SHARES, grid=grid, entries=dim)
     bound = Rounded(1.0, grid, dim)
-    plan = one(noise, sampling, int(row["T"]), Relation.ADD_REMOVE, bound, honest_min=100)
+    plan = one(noise, sampling, int(row["T"]), Relation.ZERO_OUT, bound, honest_min=100)
     epsilon = account(plan, float(row["delta"])).epsilon
     assert 0.7 * upper <= epsilon <= 1.01 * upper
 
@@ -249,16 +250,16 @@ def test_binomial_noise_follows_cpsgds_theorem() -> None:
 
 def test_renyi_doubles_the_sensitivity_for_replace_one() -> None:
     """dp-accounting's own Renyi accountant does not (its issue 378): 4.73 there, 10.00 here, for one plain Gaussian round."""
-    noise = DiscreteGaussianNoise(1000.0)
-    replaced = account(one(noise, bound=L2Ball(1000.0)), 1e-5).epsilon
-    halved = account(one(DiscreteGaussianNoise(500.0), relation=Relation.ZERO_OUT, bound=L2Ball(1000.0)), 1e-5).epsilon
+    noise, ball = DiscreteGaussianNoise(1000.0), L2Ball(1000.0, grid=1.0)
+    replaced = account(one(noise, bound=ball), 1e-5).epsilon
+    halved = account(one(DiscreteGaussianNoise(500.0), relation=Relation.ZERO_OUT, bound=ball), 1e-5).epsilon
     assert replaced == pytest.approx(halved)
     assert replaced > 9.99  # the exact Gaussian's 9.997
 
 
 def test_a_coarse_share_of_discrete_gaussian_noise_costs_more() -> None:
-    fine = one(DiscreteGaussianNoise(10.0, drawn=Drawn.SHARES, entries=100), bound=L2Ball(20.0), honest_min=100)
-    coarse = one(DiscreteGaussianNoise(0.6, drawn=Drawn.SHARES, entries=100), bound=L2Ball(1.2), honest_min=100)
+    fine = one(DiscreteGaussianNoise(10.0, drawn=Drawn.SHARES, entries=100), bound=L2Ball(20.0, grid=1.0), honest_min=100)
+    coarse = one(DiscreteGaussianNoise(0.6, drawn=Drawn.SHARES, entries=100), bound=L2Ball(1.2, grid=1.0), honest_min=100)
     assert account(coarse, 1e-5).epsilon > account(fine, 1e-5).epsilon * 1.01
 
 
@@ -269,6 +270,17 @@ def test_plans_survive_json() -> None:
         plan_from_dict({"kind": "Everyone"})
     with pytest.raises(UsageError, match="not a plan"):
         plan_from_dict({"kind": "os.system"})
+    mixed_up = plan_to_dict(PAPER)
+    mixed_up["phases"][0]["releases"][0]["bound"] = mixed_up["phases"][0]["releases"][0]["noise"]
+    with pytest.raises(UsageError, match="bound is a GaussianNoise"):
+        plan_from_dict(mixed_up)
+
+
+def test_a_lower_bound_is_never_invented() -> None:
+    """Where two contributions cannot be opposite, no attaining pair is known here."""
+    for bound in (Bit(centred=False), OneVote()):
+        assert lower_bound(one(1.0, PoissonSampling(0.999, 100), 5, bound=bound), 1e-5) == 0.0
+    assert lower_bound(one(1.0, PoissonSampling(0.5, 100), 5), 1e-5) > 0
 
 
 @pytest.mark.parametrize(

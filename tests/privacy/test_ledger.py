@@ -82,8 +82,12 @@ def test_a_budget_is_enforced_across_runs(tmp_path: Path) -> None:
     assert second.rounds_left(10) == 0
     assert first.charges == most - 1  # what was refused left nothing behind
     pay(first, 1)  # a round that was paid for may be repeated
-    book.set_budget("people", 100, 4.0, DELTA)
+    with pytest.raises(UsageError, match="--change"):
+        book.set_budget("people", 100, 4.0, DELTA)
+    book.set_budget("people", 100, 4.0, DELTA, change=True)
     pay(second, 1, first=1)
+    with pytest.raises(UsageError, match="before the first round"):
+        book.set_budget("people", 100, 4.0, DELTA, adaptive=True, change=True)
 
 
 def test_an_adaptive_budget_is_stricter(tmp_path: Path) -> None:
@@ -138,6 +142,23 @@ def test_runs_on_other_terms_do_not_add_up(tmp_path: Path, other: Plan) -> None:
         book.open_run("b", "people", other)
     with pytest.raises(UsageError, match="cannot change"):
         book.set_budget("people", 200, 1.0, DELTA)
+
+
+def test_a_run_cannot_change_its_plan(tmp_path: Path) -> None:
+    book = Ledger(tmp_path / "l.db")
+    pay(book.open_run("a", "people", plan(50.0)), 1)
+    with pytest.raises(LedgerError, match="another plan"):
+        book.open_run("a", "people", plan(0.5))
+
+
+def test_a_copy_that_is_open_at_the_same_time_is_found_out(tmp_path: Path) -> None:
+    shutil.copy(filled(tmp_path / "l.db"), tmp_path / "copy.db")
+    original = Ledger(tmp_path / "l.db").open_run("b", "people", plan())
+    copy = Ledger(tmp_path / "copy.db").open_run("b", "people", plan())
+    original.charge(0, "")
+    with pytest.raises(LedgerError):
+        pay(copy, 3)
+    assert copy.charges <= 1
 
 
 def test_bad_budgets(tmp_path: Path) -> None:

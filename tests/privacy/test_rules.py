@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,9 +20,11 @@ from hush.privacy.vocabulary import (
     FixedSampling,
     GaussianNoise,
     L2Ball,
+    LaplaceNoise,
     LinearImage,
     MinSeparation,
     Noise,
+    On,
     OneVote,
     Phase,
     PoissonSampling,
@@ -76,7 +79,51 @@ REFUSED = {
         "how many honest ones",
         "honest_min",
     ),
-    "shares under server-side Poisson": (plan(noise=SHARES, honest_min=10), "how many there were", "secret participation"),
+    "shares under server-side Poisson": (
+        plan(noise=SHARES, honest_min=10, relation=Relation.ZERO_OUT),
+        "how many there were",
+        "secret participation",
+    ),
+    "messages' own noise under server-side Poisson": (
+        plan(noise=MESSAGE, relation=Relation.ZERO_OUT),
+        "how many there were",
+        "secret participation",
+    ),
+    "a client's own coin, where who sends is seen": (
+        plan(noise=SHARES, sampling=PoissonSampling(0.1, 100, by=Sampler.OWN), **SERVER_SEES),
+        "sees who sends",
+        "secret participation",
+    ),
+    "a removed client takes its share along": (plan(noise=SHARES, sampling=Everyone(), honest_min=100), "noise along", "zero-out"),
+    "more honest shares than are sent": (
+        plan(noise=SHARES, sampling=FixedSampling(10, 100), honest_min=100),
+        "no more than 10 are sent",
+        "really there",
+    ),
+    "a batch's mean for a client": (plan(RecordMean(1.0, 10)), "every record of the batch", "Protect records"),
+    "integer noise off its grid": (plan(noise=SkellamNoise(9.0)), "covers integers alone", "Discretize"),
+    "Laplace in shares": (
+        plan(OneVote(), LaplaceNoise(1.0, drawn=Drawn.SHARES), Everyone(), **SERVER_SEES),
+        "not Laplace noise",
+        "Skellam",
+    ),
+    "rounded Gaussian in shares": (
+        plan(noise=replace(SHARES, secure=True), sampling=Everyone(), **SERVER_SEES),
+        "do not add up",
+        "Skellam",
+    ),
+    "shares below half a step": (
+        plan(Rounded(1.0, 1.0, 9), DiscreteGaussianNoise(0.4, drawn=Drawn.SHARES, entries=9), Everyone(), **SERVER_SEES),
+        "half a grid step",
+        "finer grid",
+    ),
+    "realised divisor under secret participation": (
+        plan(sampling=SecretParticipation(0.1, 100), relation=Relation.ZERO_OUT, divisor="realised"),
+        "reveals its size",
+        "constant",
+    ),
+    "realised divisor, everyone, add/remove": (plan(sampling=Everyone(), divisor="realised"), "reveals its size", "constant"),
+    "an adaptive clip in disguise": (plan(Weighted(L2Ball(1.0, adaptive=True), 1.0)), "not among the releases", "AdaptiveClip"),
     "mean, then clip, with 1/B": (plan(RecordMean(1.0, 10, per_record=False)), "not each record", "record by record"),
     "a mask from protected data": (plan(side_data="private"), "protected data", "public examples"),
     "an adaptive clip without its bit": (plan(L2Ball(1.0, adaptive=True)), "not among the releases", "AdaptiveClip"),
@@ -97,7 +144,7 @@ REFUSED = {
     "no release": (Plan((), 100), "Nothing in this plan is noised", "Add noise"),
     "no bound": (plan(L2Ball(math.inf)), "covers no bound", "Clip"),
     "discrete Gaussian shares of unknown length": (
-        plan(noise=DiscreteGaussianNoise(9.0, drawn=Drawn.SHARES), sampling=Everyone(), **SERVER_SEES),
+        plan(L2Ball(1.0, grid=1.0), DiscreteGaussianNoise(9.0, drawn=Drawn.SHARES), Everyone(), **SERVER_SEES),
         "not discrete Gaussian",
         "Skellam",
     ),
@@ -107,14 +154,14 @@ REFUSED = {
         "Toeplitz",
     ),
     "Renyi accounting that is not proved": (
-        plan(noise=SkellamNoise(9.0), relation=Relation.REPLACE_ONE),
+        plan(L2Ball(1.0, grid=1.0), SkellamNoise(9.0), relation=Relation.REPLACE_ONE),
         "not proved here",
         "zero-out",
     ),
     "two kinds of noise in one round": (
-        Plan((Phase((Release(OneVote(), GaussianNoise(1.0)), Release(Bit(), SkellamNoise(9.0))), HUNDRED, 1),), 99),
-        "hypothetical",  # and it is refused for another reason before that
-        "really there",
+        Plan((Phase((Release(OneVote(), GaussianNoise(1.0)), Release(Bit(), LaplaceNoise(9.0))), Everyone(), 1),), 100),
+        "mixes kinds",
+        "one kind of noise",
     ),
 }
 
@@ -151,7 +198,7 @@ PROVED = {
         Rounded(1.0, 1e-3, 100), SkellamNoise(0.1, drawn=Drawn.SHARES, grid=1e-3), BoundedParticipation(5), **SERVER_SEES
     ),
     "Skellam, secret participation": plan(
-        noise=SkellamNoise(0.1, drawn=Drawn.SHARES, grid=1e-3), sampling=SecretParticipation(0.1, 100), **SERVER_SEES
+        L2Ball(1.0, grid=1e-3), SkellamNoise(0.1, drawn=Drawn.SHARES, grid=1e-3), SecretParticipation(0.1, 100), **SERVER_SEES
     ),
     "AE-DPFL": plan(OneVote(), GaussianNoise(40.0), Everyone(), 100, relation=Relation.REPLACE_ONE),
     "DP-SGD": plan(RecordMean(1.0, 10), GaussianNoise(0.1), unit=Unit.RECORD, sampled=Unit.RECORD),
@@ -166,6 +213,40 @@ def test_every_method_of_the_field_can_be_said(name: str) -> None:
     assert 0 < guarantee.epsilon < 300
     assert guarantee.view is PROVED[name].view
     assert not guarantee.warnings
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda: PoissonSampling(math.nan, 100),
+        lambda: PoissonSampling(1.5, 100),
+        lambda: PoissonSampling(0.0, 100),
+        lambda: FixedSampling(0, 100),
+        lambda: FixedSampling(200, 100),
+        lambda: BoundedParticipation(0),
+        lambda: BoundedParticipation(-5),
+        lambda: BoundedParticipation(3, repeats=-1),
+        lambda: SecretParticipation(0.5, 0),
+        lambda: MinSeparation(0, 5, (1.0,)),
+        lambda: MinSeparation(2, -1, (1.0,)),
+        lambda: MinSeparation(2, 5, ()),
+        lambda: MinSeparation(2, 5, (1.0, math.nan)),
+        lambda: plan(honest_min=0),
+        lambda: plan(divisor="Realised"),
+        lambda: plan(noise=GaussianNoise(1.0, on="support")),  # type: ignore[arg-type]
+        lambda: plan(side_data="privat"),
+        lambda: plan(rounds=0),
+        lambda: plan(population=0),
+    ],
+)
+def test_words_that_mean_nothing(broken: Callable[[], object]) -> None:
+    with pytest.raises(UsageError):
+        broken()
+
+
+def test_words_given_as_text_are_the_words_themselves() -> None:
+    assert plan(noise=GaussianNoise(1.0, on="private support")).phases[0].releases[0].noise.on is On.SUPPORT  # type: ignore[arg-type]
+    assert plan(view="released").view is View.RELEASED
 
 
 def test_fedavg_and_fetchsgd_have_no_number() -> None:

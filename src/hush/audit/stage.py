@@ -90,7 +90,7 @@ class Release:
 class Stage:
     """`clients` planted clients, and so large a model that a round publishes an entry for each, or `entries` in all."""
 
-    def __init__(self, method: Method, cohort: Cohort, clients: int, entries: int = 0) -> None:
+    def __init__(self, method: Method, cohort: Cohort, clients: int, entries: int = 0, secret: Secret | None = None) -> None:
         dim = wanted = max(clients, entries)
         while method.uplink(dim).entries < wanted + 1:  # a sparsifier publishes a share of the entries; room for a bit, too
             dim = dim + max(1, dim // 8)
@@ -112,17 +112,15 @@ class Stage:
             rounds=1,
             cohort=cohort,
             device="cpu",
-            dtype=torch.float64,
             chunk=256,
-            secret=Secret.fresh(),
+            secret=secret,
             eval_every=10**9,
-            diagnostics=False,
         )
         self.run: Run = replace(run, rounds=10**9, rounds_planned=10**9)
         self._round = 0
 
     def start(self) -> Snapshot:
-        """The state before a training; rounds go on counting, so that no noise is asked for twice."""
+        """The state before a training, where the model is zero; rounds go on counting, so that no noise is asked for twice."""
         fresh, _ = start(self.run, None, False)
         return replace(fresh, round=self._round)
 
@@ -135,7 +133,7 @@ class Stage:
             public = self.run.method.prepare(now.params, now.state, rnd, self.run.server)
             self.script.published = published(self.method, self.run.learner.dim, rnd, public)
         entries, scale = self.script.published
-        total = (now.params - after.params) * rnd.cohort
+        total = (now.params.double() - after.params.double()) * rnd.cohort
         self._round = after.round
         outside = torch.ones_like(total, dtype=torch.bool)
         outside[entries] = False

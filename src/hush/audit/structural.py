@@ -5,8 +5,12 @@ They see what statistics on attacks cannot: a noise that is 1% too small, a coor
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -39,8 +43,8 @@ class Check(NamedTuple):
 
 def structural_checks(method: Method, cohort_of: Callable[[int, float], Cohort], clients: int) -> list[Check]:
     """All of them. `cohort_of` makes the kind of cohort that is claimed, for so many clients at such a rate."""
-    silent = Stage(method, cohort_of(_FEW, 1.0), _FEW, entries=_VALUES // _ROUNDS)
-    stage = Stage(method, cohort_of(clients, 1.0), clients)
+    silent = Stage(method, cohort_of(_FEW, 1.0), _FEW, entries=_VALUES // _ROUNDS, secret=Secret.fresh())
+    stage = Stage(method, cohort_of(clients, 1.0), clients, secret=Secret.fresh())
     std = find_noise(method)[0].std
     quiet, stray = _play(silent, torch.zeros(_FEW, dtype=torch.bool), _ROUNDS)
     loud, stray_loud = _play(stage, torch.ones(clients, dtype=torch.bool), 8)
@@ -50,16 +54,18 @@ def structural_checks(method: Method, cohort_of: Callable[[int, float], Cohort],
         _nothing_elsewhere(max(stray, stray_loud)),
         *_bound_checks(method, stage),
         _lone_client(method, stage),
-        _fresh(method, cohort_of(_FEW, 1.0)),
+        *_fresh(method, cohort_of),
         _rate(cohort_of(clients, 0.3), clients),
+        _cohorts_differ(cohort_of(clients, 0.3), clients),
+        _cap(cohort_of(clients, 0.3), clients),
     ]
 
 
 def _play(stage: Stage, members: Tensor, rounds: int) -> tuple[Tensor, float]:
     """`[rounds, entries]` released values, and the largest value anywhere else."""
-    now, rows, stray = stage.start(), [], 0.0
+    rows, stray = [], 0.0
     for _ in range(rounds):
-        now, release = stage.play(now, members)
+        _, release = stage.play(stage.start(), members)  # from zero each time: nothing is lost to the model's own rounding
         rows.append(release.values)
         stray = max(stray, release.elsewhere)
     return torch.stack(rows), stray
@@ -158,19 +164,66 @@ def _lone_client(method: Method, stage: Stage) -> Check:
     return Check("a lone client sends the same", gap <= max(least, 1e-9 * float(together.abs().max())), told)
 
 
-def _fresh(method: Method, cohort: Cohort) -> Check:
-    """Two runs with every public seed alike must not share noise."""
-    draws = []
+@contextmanager
+def _another_machine() -> Iterator[None]:
+    """A machine with a key of its own, for as long as it lasts."""
+    before = os.environ.get("HUSH_HOME")
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["HUSH_HOME"] = home
+        try:
+            yield
+        finally:
+            os.environ.pop("HUSH_HOME")
+            if before is not None:
+                os.environ["HUSH_HOME"] = before
+
+
+def _fresh(method: Method, cohort_of: Callable[[int, float], Cohort]) -> Iterator[Check]:
+    """The same run with every public seed alike, on two machines: neither noise nor cohorts may be shared."""
+    draws, cohorts = [], []
     for _ in range(2):
         torch.manual_seed(0)
         np.random.seed(0)  # what a careless noise would be drawn from
-        stage = Stage(method, cohort, _FEW, entries=2000)
-        draws.append(stage.play(stage.start(), torch.zeros(_FEW, dtype=torch.bool))[1].values)
+        with _another_machine():
+            stage = Stage(method, cohort_of(_FEW, 1.0), _FEW, entries=2000)
+            draws.append(stage.play(stage.start(), torch.zeros(_FEW, dtype=torch.bool))[1].values)
+            run = Stage(method, cohort_of(1000, 0.3), 1000).run
+            cohorts.append(set(run.cohort.draw(0, 1000, run.cohort.init(1000), run.secret)[0].tolist()))
     a, b = draws
     overlap = float((a * b).sum() / (a.norm() * b.norm()).clamp_min(1e-300)) * math.sqrt(len(a))
-    return Check(
-        "noise independent of public seeds", abs(overlap) < _SIX, f"two runs correlate by {overlap:+.1f} standard deviations"
-    )
+    told = f"two machines' noise correlates by {overlap:+.1f} standard deviations"
+    yield Check("noise independent of public seeds", abs(overlap) < _SIX, told)
+    yield _apart("cohorts independent of public seeds", cohorts[0], cohorts[1], 1000)
+
+
+def _apart(name: str, a: set[int], b: set[int], clients: int) -> Check:
+    """Two cohorts have no more in common than chance gives them."""
+    expected = len(a) * len(b) / clients
+    spread = math.sqrt(max(expected * (1 - len(a) / clients) * (1 - len(b) / clients), 1e-12))
+    off = (len(a & b) - expected) / spread
+    return Check(name, abs(off) < _SIX, f"two cohorts share {len(a & b)} clients, {off:+.1f} standard deviations off chance")
+
+
+def _cohorts_differ(cohort: Cohort, clients: int) -> Check:
+    """Cohorts of different rounds are drawn anew."""
+    secret, state, drawn = Secret.fresh(), cohort.init(clients), []
+    for index in range(8):
+        drawn.append(set(cohort.draw(index, clients, state, secret)[0].tolist()))
+    checks = [_apart("cohorts fresh in each round", a, b, clients) for a, b in itertools.combinations(drawn, 2)]
+    return max(checks, key=lambda check: not check.passed)
+
+
+def _cap(cohort: Cohort, clients: int) -> Check:
+    """Where participation is limited, nobody exceeds it, to the last round."""
+    if not isinstance(cohort, Bounded):
+        return Check("participation", True, "is not limited, and no limit is claimed")
+    cohort = Bounded(cohort.size, 2)
+    secret, state, counts = Secret.fresh(), cohort.init(clients), torch.zeros(clients, dtype=torch.int64)
+    for index in range(40):
+        ids, state = cohort.draw(index, clients, state, secret)
+        counts[ids] += 1
+    most = int(counts.max())
+    return Check("participation", most <= 2, f"at most {most} rounds for any client; 2 are allowed")
 
 
 def _rate(cohort: Cohort, clients: int) -> Check:

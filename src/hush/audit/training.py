@@ -80,7 +80,6 @@ def watch_training(method: Method, task: Task, cohort_for: Callable[[int], Cohor
         device="cpu",
         secret=Secret.fresh(),
         eval_every=10**9,
-        diagnostics=False,
     )
     now, _ = start(run, None, False)
     own = directions(torch.arange(CANARIES), run.learner.dim).double()

@@ -14,13 +14,16 @@ from hush.privacy.guarantee import Guarantee
 
 
 def certify(run: Annotated[Path, typer.Argument(help="The run's directory.")], as_json: options.Json = False) -> None:
-    """Recompute a run's certificate and verify it. Exit code 2 if anything does not hold."""
-    rows, good = [], True
+    """Recompute a run's certificate and verify it. Exit code 2 if anything does not hold, 1 if something cannot be checked."""
+    rows, good, complete = [], True, True
     for path in runs_in(run):
         certificate, checks = verify_run(path)
         holds = all(check.passed is not False for check in checks)
-        good &= holds
-        rows.append({"run": str(path), "verified": holds, "checks": [c._asdict() for c in checks], "certificate": certificate})
+        whole = all(check.passed is not None for check in checks)
+        good, complete = good and holds, complete and whole
+        rows.append(
+            {"run": str(path), "verified": holds and whole, "checks": [c._asdict() for c in checks], "certificate": certificate}
+        )
         if as_json:
             continue
         proved = certificate.get("guarantee")
@@ -29,6 +32,8 @@ def certify(run: Annotated[Path, typer.Argument(help="The run's directory.")], a
             mark = {True: "ok   ", False: "WRONG", None: "-    "}[check.passed]
             print(f"  {mark} {check.name}: {check.detail}")
     if as_json:
-        print_json(rows[0] if len(rows) == 1 else {"verified": good, "runs": rows})
-    if not good:
-        raise typer.Exit(2)
+        print_json(rows[0] if len(rows) == 1 else {"verified": good and complete, "runs": rows})
+    elif not complete:
+        print("Not verified in full: what is marked - could not be checked.")
+    if not (good and complete):
+        raise typer.Exit(1 if good else 2)

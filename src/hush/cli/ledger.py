@@ -31,12 +31,14 @@ def create(
     adaptive: Annotated[
         bool, typer.Option("--adaptive", help="Enforce it also where later runs are chosen by looking at earlier results.")
     ] = False,
+    change: Annotated[bool, typer.Option("--change", help="Change a budget that is there already.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Set the budget of a population; the file is made if it is not there."""
     kind = pick({str(r): r for r in Relation}, relation.replace("_", "-"), "relation")
     book = Ledger(file)
-    pool = book.set_budget(population, clients, epsilon, delta if delta is not None else default_delta(clients), kind, adaptive)
+    chosen = delta if delta is not None else default_delta(clients)
+    pool = book.set_budget(population, clients, epsilon, chosen, kind, adaptive, change)
     if as_json:
         print_json(_row(pool))
     else:

@@ -94,6 +94,8 @@ class RunFlags:
             if typed.get(key) is not None:
                 raise UsageError(f"Give --{key.replace('_', '-')} or --set {key}=..., not both.")
             values[key] = given.pop(key)
+        if values.get("ledger"):  # a run that is resumed from elsewhere must find the same one
+            values["ledger"] = str(Path(values["ledger"]).resolve())
         if shared:
             known = {key: None for name in shared for key in settings_of(name)}
             for key in given:

@@ -11,16 +11,16 @@ import hashlib
 import re
 import warnings
 from dataclasses import replace
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 
 import torch
 from torch import Tensor
 
 from hush.cohort import Cohort
-from hush.core import Method, Round
+from hush.core import Method, Round, Server
 from hush.local.sgd import Sgd
 from hush.random import keys_of, uniform
-from hush.tasks.task import Task
+from hush.tasks.task import Task, whole
 from hush.version import __version__
 
 
@@ -35,6 +35,12 @@ def fingerprint(method: Method, task: Task, cohort: Cohort, *facts: object) -> s
     return hashlib.sha256("\n".join(told).encode()).hexdigest()
 
 
+def arithmetic(place: torch.device) -> tuple[str, ...]:
+    """What changes results by more than the order of a sum: the device, PyTorch's version, and how exactly it multiplies."""
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else place.type
+    return name, torch.__version__, torch.get_float32_matmul_precision()
+
+
 def _stable(value: object) -> str:
     """`repr` without the addresses of objects, which differ from process to process."""
     code = _function_code(value) if isinstance(value, FunctionType) else ""
@@ -47,12 +53,51 @@ def _code_of(kind: type) -> str:
     for cls in kind.__mro__:
         told.append(f"{cls.__module__}.{cls.__qualname__}")
         if not cls.__module__.startswith(("torch", "builtins")):
-            told += [name + _function_code(f) for name, f in sorted(vars(cls).items()) if isinstance(f, FunctionType)]
+            told += [name + _member(value) for name, value in sorted(vars(cls).items()) if not name.startswith("__")]
+            told += [name + _member(vars(cls)[name]) for name in ("__init__", "__call__") if name in vars(cls)]
     return " ".join(told)
 
 
-def _function_code(function: FunctionType) -> str:
-    return _code(function.__code__) + _stable(function.__defaults__)
+def _member(value: object) -> str:
+    """A method, a property, a static or class method, or a plain value of a class."""
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, property):
+        return "".join(_function_code(f) for f in (value.fget, value.fset) if isinstance(f, FunctionType))
+    return _function_code(value) if isinstance(value, FunctionType) else _plain(value)
+
+
+def _function_code(function: FunctionType, depth: int = 2) -> str:
+    """Its bytecode, its defaults, what it closes over, and the globals that it reads: all that decides what it does."""
+    told = [_code(function.__code__), _plain(function.__defaults__), _plain(function.__kwdefaults__)]
+    cells = [cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell)]
+    known = [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
+    for value in (*cells, *known):
+        if isinstance(value, FunctionType):
+            told.append(
+                _function_code(value, depth - 1) if depth and not value.__module__.startswith("torch") else value.__qualname__
+            )
+        else:
+            told.append(_plain(value))
+    return hashlib.sha256(" ".join(told).encode()).hexdigest()
+
+
+def _is_empty(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is None
+    except ValueError:  # a name that is bound later
+        return True
+
+
+def _plain(value: object) -> str:
+    """Numbers, words, tensors and what is made of them; other objects by their kind."""
+    if isinstance(value, Tensor):
+        return hashlib.sha256(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+    if isinstance(value, dict):
+        return str(sorted((str(key), _plain(item)) for key, item in value.items()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return str([_plain(item) for item in value])
+    return repr(value) if isinstance(value, int | float | str | bytes | bool | None) else type(value).__qualname__
 
 
 def _code(code: CodeType) -> str:
@@ -61,14 +106,18 @@ def _code(code: CodeType) -> str:
 
 
 def _behaviour(method: Method, task: Task) -> str:
-    """Eight projections of the first client's update, to six digits."""
+    """Eight projections of what the first clients send, to six digits."""
     try:
         with warnings.catch_warnings(action="ignore"):
             learner, train = task.learner("cpu", torch.float64), task.placed_train("cpu", torch.float64)
-            first = torch.nonzero(train.sizes)[:1, 0]
-            keys = keys_of(0, torch.zeros_like(first))
+            first = torch.nonzero(train.sizes)[:4, 0]
+            keys = keys_of(0, torch.arange(len(first)))
             local = replace(method.local, epochs=None, steps=2) if isinstance(method.local, Sgd) else method.local
-            updates = local(learner, learner.initial(), train.shard(first), Round(0, 0, 1.0), keys, None).updates
+            start, rnd, public = learner.initial(), Round(0, 0, 1.0), task.placed("public", torch.device("cpu"), torch.float64)
+            updates = local(learner, start, train.shard(first), rnd, keys, None).updates
+            if not method.pipeline.needs_public:  # a mask from public data takes a training of its own
+                told = method.prepare(start, method.init(start), rnd, Server(learner, None if public is None else whole(public)))
+                updates = method.pipeline.encode(updates, rnd, keys, told)
     except Exception:  # a model that cannot be run so is known by its settings, weights and code alone
         return "unknown"
     signs = uniform(keys_of(1, torch.arange(8)), (updates.shape[1],)).double() - 0.5

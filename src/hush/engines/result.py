@@ -67,7 +67,8 @@ class Result:
         """The JSON object: the figures alone."""
         skipped = ("configuration", "proof", "history", "state_dict")
         fields = {key: value for key, value in self.__dict__.items() if key not in skipped}
-        return fields | {"notes": list(self.notes)}
+        # the one figure here that no guarantee covers: for simulation alone, like diagnostics.jsonl
+        return fields | {"notes": list(self.notes), "un_noised": ["train_loss"]}
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -81,7 +82,7 @@ class Result:
         certificate = folder.read_json("certificate.json")
         saved = folder.read_tensors("model.safetensors")
         return Result(
-            **value | {"notes": tuple(value["notes"])},
+            **{key: item for key, item in value.items() if key != "un_noised"} | {"notes": tuple(value["notes"])},
             configuration=certificate["configuration"],
             proof=proof_from_dict(certificate),
             history=folder.keep_rounds("rounds.jsonl", value["rounds"]),

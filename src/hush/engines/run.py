@@ -52,6 +52,8 @@ class Run:
     ledger: Path | None
     """A ledger shared with other runs; without one, a run with a folder keeps its own there."""
     population: str
+    budget: float | None
+    """The most epsilon that this run may spend, rounds that are drawn again included."""
 
     @property
     def attempt(self) -> str:
@@ -79,18 +81,16 @@ class Snapshot:
 
     def to_disk(self, run: Run) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors = {"params": self.params, "best": self.best}
-        if not run.secure:  # a fresh secret is for this process alone
-            tensors["secret"] = torch.tensor(list(run.secret.key), dtype=torch.uint8)
         tensors |= scope("state", self.state) | scope("cohort", self.cohort_state)
         keys = ("round", "best_accuracy", "train_loss", "seconds", "charges")
-        return tensors, {"fingerprint": run.fingerprint} | {k: json.dumps(getattr(self, k)) for k in keys}
+        return tensors, {"fingerprint": run.fingerprint, "mark": run.mark} | {k: json.dumps(getattr(self, k)) for k in keys}
 
     @staticmethod
     def from_disk(run: Run, tensors: dict[str, Tensor], meta: dict[str, str], where: str) -> Snapshot:
         """The state a checkpoint holds, if it is of this very run."""
         if meta.get("fingerprint") != run.fingerprint:
             raise DataError(f"{where} holds a run with other settings or other data: it cannot go on from here.")
-        if not run.secure and bytes(tensors["secret"].tolist()) != run.secret.key:
+        if meta.get("mark") != run.mark:
             raise DataError(f"{where} was begun on another machine, whose noise cannot be repeated here.")
         place = run.learner.device
         state = within("state", tensors)
@@ -99,7 +99,7 @@ class Snapshot:
             best=tensors["best"].to(place),
             state={name: value.to(place) if value.dim() else value for name, value in state.items()},
             cohort_state=within("cohort", tensors),
-            **{key: json.loads(value) for key, value in meta.items() if key != "fingerprint"},
+            **{key: json.loads(value) for key, value in meta.items() if key not in ("fingerprint", "mark")},
         )
 
 

@@ -3,7 +3,7 @@
     config.json  rounds.jsonl  diagnostics.jsonl  checkpoint.safetensors  model.safetensors  result.json  certificate.json
     ledger.sqlite (what was charged, round by round)  run.json (the name of a run with secure noise)
 
-`checkpoint.safetensors` holds the run's secret key; it is readable by its owner alone and deleted when the run is complete.
+`checkpoint.safetensors` holds a digest of the clients' data: it is readable by its owner alone, and deleted when the run is done.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from hush.cohort import Bounded, Cohort, Poisson
 from hush.core import Method, Public, Round, Server
 from hush.engines.diagnostics import Recorder, client_spread, watched
-from hush.engines.fingerprint import fingerprint
+from hush.engines.fingerprint import arithmetic, fingerprint
 from hush.engines.judge import conclude, is_judged, judge
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.result import Result
@@ -25,10 +26,11 @@ from hush.engines.run import Run, Snapshot, pick_device
 from hush.engines.rundir import CHECKPOINT, IDENTITY, LEDGER, RunDir
 from hush.errors import DataError, Diverged, UsageError
 from hush.names import pick
+from hush.privacy.accountant import spent
 from hush.privacy.guarantee import Budget
 from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
 from hush.privacy.plan import is_private, with_secure_noise
-from hush.privacy.settle import settle_privacy
+from hush.privacy.settle import as_charged, settle_privacy
 from hush.random import derive, keys_of
 from hush.secret import Secret
 from hush.tasks.task import Task, whole
@@ -103,10 +105,12 @@ def train(run: Run, *, out: Path | None = None, resume: bool = False, on_round: 
     if folder is not None and folder.finished and resume:
         done = Result.read(folder)
         if done.run_id is not None and done.run_id.startswith(run.mark):
+            folder.forget_checkpoint()
+            _refuse_uncharged(run, done)
             return done
     now, history = start(run, folder, resume)
     run = _identified(run, folder)
-    with _account(run, folder) as account:
+    with _account(run, folder, now) as account:
         result = _all_rounds(run, now, history, folder, account, on_round)
     if folder is not None:
         folder.write_tensors("model.safetensors", result.state_dict, {"hush": __version__})
@@ -129,13 +133,12 @@ def _all_rounds(
     began = time.perf_counter() - now.seconds
     while now.round < run.rounds:
         try:
-            now = replace(now, charges=_charge(run, account, now))
-        except BudgetSpent as spent:
-            stopped = f"budget: in round {now.round + 1} of {run.rounds_planned} {spent}"
+            now, record, details = play_round(run, now, partial(_charge, run, account, now))
+        except BudgetSpent as enough:
+            stopped = f"budget: in round {now.round + 1} of {run.rounds_planned} {enough}"
             if now.round == 0:
-                raise UsageError(f"Not one round fits: {spent}.") from None
+                raise UsageError(f"Not one round fits: {enough}.") from None
             break
-        now, record, details = play_round(run, now)
         now = replace(now, seconds=time.perf_counter() - began)
         history.append(record)
         if folder is not None:  # the records first: a record without its checkpoint is dropped on resume, never the reverse
@@ -145,6 +148,8 @@ def _all_rounds(
             folder.write_tensors(CHECKPOINT, *now.to_disk(run), mode=0o600)
         if on_round is not None:
             on_round(record | {"train_loss": now.train_loss, "rounds": run.rounds, "seconds": now.seconds})
+    if account is not None:  # also what was paid for and not reached
+        now = replace(now, charges=max(now.charges, account.charges))
     return conclude(run, now, history, stopped, account)
 
 
@@ -203,7 +208,7 @@ def set_up(
         task.refuse_clients_examples()
     if population is not None and ledger is None:
         raise UsageError("population=... names who a ledger keeps account of: give ledger=... too.")
-    print_of_run = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, place.type)
+    print_of_run = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, *arithmetic(place))
     own = secret.of_run(print_of_run) if secret is not None else Secret.for_run(print_of_run)
     mark, secure = own.stream("run id", 0, 8).hex(), plan is not None and plan.secure
     if secure and secret is None:
@@ -238,6 +243,7 @@ def set_up(
         diagnostics=diagnostics,
         ledger=Path(ledger) if ledger is not None else None,
         population=population or task.name,
+        budget=privacy.epsilon if privacy is not None and plan is not None else None,
     )
 
 
@@ -266,6 +272,17 @@ def start(run: Run, folder: RunDir | None, resume: bool) -> tuple[Snapshot, list
     return now, folder.keep_rounds("rounds.jsonl", now.round)
 
 
+def _refuse_uncharged(run: Run, done: Result) -> None:
+    """A complete run that is asked for with a ledger must have been charged there."""
+    if run.ledger is None or run.plan is None or done.run_id is None:
+        return
+    ledger = Ledger(run.ledger)
+    charged = sum(pool.runs[done.run_id].charges for pool in ledger.populations.values() if done.run_id in pool.runs)
+    ledger.close()
+    if charged < (done.rounds_charged or 0):
+        raise UsageError(f"This run is complete and was charged elsewhere, not in {run.ledger}: choose another folder.")
+
+
 def _identified(run: Run, folder: RunDir | None) -> Run:
     """The run under the name it has in its folder: a run with fresh noise has one that its secret does not tell."""
     if folder is None or not run.secure:
@@ -280,29 +297,48 @@ def _identified(run: Run, folder: RunDir | None) -> Run:
 
 
 @contextmanager
-def _account(run: Run, folder: RunDir | None) -> Iterator[RunAccount | None]:
-    """Where this run's rounds are charged: the ledger it shares, or one of its own."""
+def _account(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAccount | None]:
+    """Where this run's rounds are charged: the ledger it shares, or one of its own; the one where they were charged so far."""
     path = run.ledger or (folder.path / LEDGER if folder is not None else None)
     if run.plan is None or path is None:
         yield None
         return
     ledger = Ledger(path, own=run.ledger is None)
     try:
-        yield ledger.open_run(run.run_id, run.population, run.plan)
+        account = ledger.open_run(run.run_id, run.population, run.plan)
+        if account.charges < now.charges:
+            raise DataError(
+                f"{path} holds {account.charges} charges of this run, and {now.charges} were made: it is not the ledger that "
+                "the run was charged in. Give that one."
+            )
+        yield account
     finally:
         ledger.close()
 
 
-def _charge(run: Run, account: RunAccount | None, now: Snapshot) -> int:
-    """Pay for the round that comes, before anything of it is drawn; how many have been paid for by now."""
+def _charge(run: Run, account: RunAccount | None, now: Snapshot, total: Tensor) -> int:
+    """Pay for this round's noise before it is drawn; how many have been paid for by now.
+
+    Fast noise repeats, so the same sum in the same round of the same run is the same release, and paid for once; one that differs
+    in a single bit is paid for again.
+    """
     if account is None:
         return now.round + 1
-    account.charge(now.round, run.attempt)
+    attempt = run.attempt or run.secret.mark("attempt", now.round, total)
+    if account.has_paid(now.round, attempt):
+        return account.charges
+    if run.budget is not None and run.plan is not None and run.delta is not None and account.charges > now.round:
+        again = as_charged(run.plan, now.round + 1, account.charges + 1)  # rounds that were drawn again count, too
+        if spent(again, run.delta, again.rounds) > run.budget:
+            raise BudgetSpent(f"the budget of this run, epsilon {run.budget:g}, would be exceeded")
+    account.charge(now.round, attempt)
     return account.charges
 
 
-def play_round(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
-    """One round, and what may be published of it, and what may not."""
+def play_round(
+    run: Run, now: Snapshot, charge: Callable[[Tensor], int] | None = None
+) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
+    """One round, and what may be published of it, and what may not. `charge` pays for it between the sum and the noise."""
     rnd = run.round(now.round)
     ids, cohort_state = run.cohort.draw(now.round, run.train.count, now.cohort_state, run.secret)
     if run.dropout:
@@ -312,6 +348,7 @@ def play_round(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any], dict[
     public = method.prepare(now.params, now.state, rnd, run.server)
     total = _sum(run, method, now.params, ids, rnd, public, recorder)
     _warn_of_nan(recorder)
+    charges = charge(total) if charge is not None else now.charges + 1
     params, state = method.finish(now.params, total, now.state, rnd, public, run.secret)
     if not bool(torch.isfinite(params).all()):
         raise Diverged(
@@ -325,6 +362,7 @@ def play_round(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any], dict[
         params=params,
         state=state,
         cohort_state=cohort_state,
+        charges=charges,
         train_loss=recorder.train_loss if len(ids) else now.train_loss,
     )
     now, record = judge(run, now)

@@ -51,8 +51,13 @@ class Spending:
     """One run's charges on a population."""
 
     phase: Phase
-    rounds: set[int] = field(default_factory=set)
+    drawn: set[tuple[int, str]] = field(default_factory=set)
+    """Rounds, each with the attempt that drew it."""
     charges: int = 0
+
+    @property
+    def rounds(self) -> set[int]:
+        return {round for round, _ in self.drawn}
 
     def as_phase(self, more: int = 0, again: int = 0) -> Phase:
         """All charges, `more` to come and `again` drawn again, as one phase.
@@ -155,6 +160,13 @@ class Ledger:
         """Whether an entry of this hash is in the chain."""
         return self._db.execute("SELECT 1 FROM entries WHERE hash = ?", (digest,)).fetchone() is not None
 
+    def populations_at(self, entries: int) -> dict[str, Population]:
+        """Everybody's spending as it stood after so many entries."""
+        past: dict[str, Population] = {}
+        for kind, body in self._db.execute("SELECT kind, body FROM entries WHERE seq <= ? ORDER BY seq", (entries,)):
+            _tell(past, kind, json.loads(body))
+        return past
+
     def close(self) -> None:
         self._db.close()
 
@@ -166,8 +178,13 @@ class Ledger:
         delta: float,
         relation: Relation = Relation.ADD_REMOVE,
         adaptive: bool = False,
+        change: bool = False,
     ) -> Population:
-        """Enrol a population of clients, or change its budget: the most that all runs on it may spend together."""
+        """Enrol a population of clients, with the most that all runs on it may spend together.
+
+        A budget that is there already stays, unless `change` says so. One that is adaptive is fixed from the first charge on: its
+        filter's proof needs an order that was chosen before.
+        """
         if not 0 < epsilon < math.inf:
             raise UsageError(f"epsilon must be a positive number, not {epsilon:g}.")
         if size < 1:
@@ -178,6 +195,10 @@ class Ledger:
             known = self.populations.get(name)
             if known is not None and (known.size, known.relation) != (size, relation):
                 raise UsageError(f"'{name}' is enrolled with {known.size:,} members under {known.relation}; that cannot change.")
+            if known is not None and known.epsilon is not None and not change:
+                raise UsageError(f"'{name}' has a budget of epsilon {known.epsilon:g} already: say --change to change it.")
+            if known is not None and known.runs and (known.adaptive or adaptive):
+                raise UsageError(f"An adaptive budget is fixed before the first round is charged, and '{name}' has been charged.")
             body = {"name": name, "size": size, "unit": str(Unit.CLIENT), "relation": str(relation)}
             self._append("population", body | {"epsilon": epsilon, "delta": delta, "adaptive": adaptive})
         self._remember()
@@ -203,22 +224,29 @@ class Ledger:
                     "Use another population, or run on the same terms.",
                 )
         self._remember()
-        return RunAccount(self, run, population, _as_released(plan))
+        phase = as_released(plan)
+        own = self.populations[population].runs.get(run)
+        if own is not None and own.phase != phase:
+            raise LedgerError(f"{self.path} knows the run {run} with another plan: a run cannot change what it releases.")
+        return RunAccount(self, run, population, phase)
 
     def charge(self, run: str, population: str, phase: Phase, round: int, attempt: str) -> None:
         """One round, on disk when this returns; the same attempt at the same round is charged once."""
         told = phase_to_dict(replace(phase, rounds=1))
         with self._transaction():
             self._catch_up()
+            self._compare_with_memory()  # also against a copy of this ledger that was opened when they were still alike
             pool = self.populations[population]
             own = pool.runs.setdefault(run, Spending(phase))
-            if attempt == "" and round in own.rounds:
-                return  # the very same draws, from the same key: nothing new is released
+            if own.phase != phase:
+                raise LedgerError(f"{self.path} knows the run {run} with another plan: a run cannot change what it releases.")
+            if (round, attempt) in own.drawn:
+                return  # the very same draws, from the same key over the same sum: nothing new is released
             if not (pool.fits(run, 0, again=1) if round in own.rounds else self._fits(pool, run)):
                 figure = f"epsilon {pool.epsilon:g} at delta={pool.delta:.1e}"
                 raise BudgetSpent(f"the budget of '{population}', {figure}, would be exceeded")
             self._append("charge", {"population": population, "run": run, "round": round, "attempt": attempt, "phase": told})
-        self._remember()
+        self._remember()  # after the commit: a memory that is ahead of its ledger would refuse it for good
 
     def rounds_left(self, run: str, population: str, phase: Phase, most: int) -> int:
         """How many rounds of this run the population's budget still allows, up to `most`."""
@@ -297,24 +325,7 @@ class Ledger:
         self._seq, self._hash = seq, digest
         if kind == "open":
             self.id = body["id"]
-        elif kind == "population":
-            pool = self.populations.get(body["name"])
-            runs = pool.runs if pool else {}
-            self.populations[body["name"]] = Population(
-                body["name"],
-                int(body["size"]),
-                Unit(body["unit"]),
-                Relation(body["relation"]),
-                body["epsilon"],
-                body["delta"],
-                body["adaptive"],
-                runs,
-            )
-        elif kind == "charge":
-            runs = self.populations[body["population"]].runs
-            own = runs.setdefault(body["run"], Spending(phase_from_dict(body["phase"])))
-            own.rounds.add(body["round"])
-            own.charges += 1
+        _tell(self.populations, kind, body)
 
     # -- what this machine remembers of a ledger it has seen --
 
@@ -342,11 +353,32 @@ class Ledger:
         seen.remember(self.id, self._seq, self._hash, None if self._own else self.path)
 
 
+def _tell(populations: dict[str, Population], kind: str, body: dict[str, Any]) -> None:
+    """What one entry changes."""
+    if kind == "population":
+        pool = populations.get(body["name"])
+        populations[body["name"]] = Population(
+            body["name"],
+            int(body["size"]),
+            Unit(body["unit"]),
+            Relation(body["relation"]),
+            body["epsilon"],
+            body["delta"],
+            body["adaptive"],
+            pool.runs if pool else {},
+        )
+    elif kind == "charge":
+        runs = populations[body["population"]].runs
+        own = runs.setdefault(body["run"], Spending(phase_from_dict(body["phase"])))
+        own.drawn.add((body["round"], body["attempt"]))
+        own.charges += 1
+
+
 def _link(previous: str, seq: int, kind: str, body: str) -> str:
     return hashlib.sha256(f"{previous}\n{seq}\n{kind}\n{body}".encode()).hexdigest()
 
 
-def _as_released(plan: Plan) -> Phase:
+def as_released(plan: Plan) -> Phase:
     """A run's round as readers of the model see it: shares of noise as the one noise they add up to."""
     (phase,) = plan.phases
     releases = []
@@ -367,8 +399,13 @@ class RunAccount:
     phase: Phase
 
     def charge(self, round: int, attempt: str) -> None:
-        """Charge a round before its noise is drawn. `attempt` is empty where a repeat draws the very same noise."""
+        """Charge a round before its noise is drawn. `attempt` names the draw: the same one is paid for once."""
         self.ledger.charge(self.run, self.population, self.phase, round, attempt)
+
+    def has_paid(self, round: int, attempt: str) -> bool:
+        """Whether this very draw was paid for."""
+        own = self.ledger.populations[self.population].runs.get(self.run)
+        return own is not None and (round, attempt) in own.drawn
 
     def rounds_left(self, most: int) -> int:
         return self.ledger.rounds_left(self.run, self.population, self.phase, most)

@@ -241,7 +241,8 @@ def _binomial(plan: Plan, phase: Phase, step: float) -> Any:
         raise NoGuarantee("cpSGD's theorem says nothing about sampling.", "Bound the participations instead.")
     rounds = phase.rounds if isinstance(phase.sampling, Everyone) else renyi.times(phase.sampling, phase.rounds)
     trials = noise.trials * plan.shares(release)
-    reach, d, s, p = release.bound.l2(plan.relation), noise.entries, noise.grid, noise.probability
+    reach, d, s = release.bound.l2(plan.relation), noise.entries, noise.grid
+    p = min(noise.probability, 1 - noise.probability)  # the same noise, mirrored
     spread, delta = trials * p * (1 - p), 1e-12
     if spread < max(23 * math.log(10 * d / delta), 2 * reach / s):
         raise NoGuarantee("cpSGD's theorem needs trials * p(1-p) >= max(23 log(10d/delta), 2 D/s).", "Raise the trials.")
@@ -270,7 +271,7 @@ def _fitting(plan: Plan, phase: Phase, step: float) -> float:
 def optimistic(plan: Plan, step: float) -> Loss | None:
     """The loss of a pair of data sets that attains it, estimated from below; None where no such pair is known here."""
     kinds = {type(release.noise) for phase in plan.phases for release in phase.releases}
-    if kinds != {GaussianNoise}:
+    if kinds != {GaussianNoise} or not all(_opposite(plan, phase) for phase in plan.phases):
         return None
     if not any(phase.sampling.amplifies for phase in plan.phases):
         return loss_of(plan, step)
@@ -278,6 +279,12 @@ def optimistic(plan: Plan, step: float) -> Loss | None:
     for phase in plan.phases:
         total = total.compose(_attained(plan, phase, step))
     return DistributionLoss(total, "PLD from below")
+
+
+def _opposite(plan: Plan, phase: Phase) -> bool:
+    """Whether two contributions can point in opposite directions at full length, as the pairs below do."""
+    reach, gap = shift(plan, phase, Relation.ADD_REMOVE), shift(plan, phase, Relation.REPLACE_ONE)
+    return not phase.sampling.amplifies or plan.relation is not Relation.REPLACE_ONE or gap > 2 * reach * (1 - 1e-9)
 
 
 def _attained(plan: Plan, phase: Phase, step: float) -> Any:

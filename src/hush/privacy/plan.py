@@ -52,9 +52,9 @@ def plan_of(
     sampling = _sampling(cohort, clients)
     if relation is None:
         relation = Relation.ZERO_OUT if secret or view is not View.RELEASED else Relation.ADD_REMOVE
-    survivors = max(1, math.floor(clients * (1 - dropout))) if secret else None
+    survivors = _survivors(clients, dropout) if secret else None
     masked = any(part.wire(_PROBE).entries < _PROBE.entries for part in method.pipeline.parts)
-    told = _noise(noise, "public mask" if masked else "every entry", survivors)
+    told = _noise(noise, say.On.MASK if masked else say.On.EVERY, survivors)
     plan = Plan(
         phases=(Phase(_releases(bound, told), sampling, rounds),),
         population=clients,
@@ -62,9 +62,14 @@ def plan_of(
         relation=relation,
         view=view,
         honest_min=survivors,
-        side_data="public" if method.pipeline.needs_public else "none",
+        side_data=say.SideData.PUBLIC if method.pipeline.needs_public else say.SideData.NONE,
     )
     return replace(plan, assumptions=_assumptions(plan, secret))
+
+
+def _survivors(clients: int, dropout: float) -> int:
+    """The fewest clients that answer, at a loss of this rate, six standard deviations below the mean."""
+    return max(1, math.floor(clients * (1 - dropout) - 6 * math.sqrt(clients * dropout * (1 - dropout))))
 
 
 def server_plan(plan: Plan) -> Plan:
@@ -80,7 +85,7 @@ def _assumptions(plan: Plan, secret: bool) -> tuple[str, ...]:
         told.append(SECURE_SUM)
     if not secret and any(phase.sampling.amplifies for phase in plan.phases):
         told.append(HIDDEN)
-    if plan.side_data == "public":
+    if plan.side_data is say.SideData.PUBLIC:
         told.append(PUBLIC_EXAMPLES)
     return (*told, EXACT if plan.secure else FAST)
 
@@ -100,7 +105,7 @@ def _sampling(cohort: Cohort, clients: int) -> Sampling:
     raise NoGuarantee(f"{type(cohort).__name__} has no proved accounting.", "Sample with Poisson, FixedSize or Bounded.")
 
 
-def _noise(part: Noise, on: str, shares: int | None) -> say.Noise:
+def _noise(part: Noise, on: say.On, shares: int | None) -> say.Noise:
     """The noise as a word: the whole of it, or one of `shares` equal ones."""
     std = part.std if shares is None else part.std / math.sqrt(shares)
     drawn = Drawn.SERVER if shares is None else Drawn.SHARES
@@ -121,10 +126,11 @@ def _noise(part: Noise, on: str, shares: int | None) -> say.Noise:
 
 def _releases(bound: Bound, noise: say.Noise) -> tuple[Release, ...]:
     """One release, or for an adaptive clip two: the update, and the bit that moves the clip, under the same noise."""
+    grid = 1.0 if bound.integer else None
     if not bound.bit:
-        return (Release(say.L2Ball(bound.l2), noise),)
+        return (Release(say.L2Ball(bound.l2, grid=grid), noise),)
     ball = math.sqrt(bound.l2**2 - bound.bit**2 / 4)
-    return (Release(say.L2Ball(ball, adaptive=True), noise), Release(say.Bit(bound.bit), noise))
+    return (Release(say.L2Ball(ball, adaptive=True, grid=grid), noise), Release(say.Bit(bound.bit, grid=grid), noise))
 
 
 def find_noise(method: Method) -> tuple[Noise, Bound]:

@@ -7,17 +7,21 @@ import math
 from collections.abc import Iterator
 
 from hush.errors import NoGuarantee
-from hush.privacy.guarantee import Relation, View
+from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.vocabulary import (
     Bit,
     Bound,
     BoundedParticipation,
     DiscreteGaussianNoise,
+    Divisor,
     Drawn,
+    Everyone,
     FixedSampling,
-    L2Ball,
+    GaussianNoise,
+    LaplaceNoise,
     LinearImage,
     MinSeparation,
+    On,
     Phase,
     Plan,
     PoissonSampling,
@@ -25,6 +29,8 @@ from hush.privacy.vocabulary import (
     Release,
     Sampler,
     SecretParticipation,
+    SideData,
+    SkellamNoise,
     Weighted,
 )
 
@@ -40,14 +46,14 @@ def refuse_without_proof(plan: Plan) -> None:
         _participation(phase)
         _adaptive(phase)
         for release in phase.releases:
-            _bound(release.bound)
-            _noise(plan, release)
-            _divisor(phase, release)
+            _bound(release.bound, plan.unit)
+            _noise(plan, phase, release)
+            _divisor(plan, phase, release)
         _amplification(plan, phase)
 
 
 def _side_data(plan: Plan) -> None:
-    if plan.side_data == "private":
+    if plan.side_data is SideData.PRIVATE:
         raise NoGuarantee(
             "A mask or statistic is computed from the protected data without noise, which voids the guarantee.",
             "Take it from public examples that belong to no client, from noised sums of earlier rounds, or draw it at random.",
@@ -68,6 +74,12 @@ def _relation(plan: Plan) -> None:
             f"In the view '{plan.view}' who takes part is visible, so adding or removing a {plan.unit} cannot be hidden.",
             "Ask for zero-out (sensitivity C) or replace-one (2C).",
         )
+    own = any(release.noise.drawn is not Drawn.SERVER for phase in plan.phases for release in phase.releases)
+    if own and plan.relation is Relation.ADD_REMOVE and not all(isinstance(p.sampling, FixedSampling) for p in plan.phases):
+        raise NoGuarantee(
+            f"The {plan.unit}s draw the noise themselves, so one that is removed takes its noise along, and the sum shows it.",
+            "Ask for zero-out or replace-one, or let a trusted server draw the noise once.",
+        )
     secret = any(isinstance(phase.sampling, SecretParticipation) for phase in plan.phases)
     if secret and plan.relation is Relation.ADD_REMOVE:
         raise NoGuarantee(
@@ -85,7 +97,7 @@ def _participation(phase: Phase) -> None:
         )
     if isinstance(sampling, MinSeparation):
         column = sampling.strategy
-        if any(v < 0 for v in column) or any(b > a for a, b in itertools.pairwise(column)):
+        if not all(v >= 0 for v in column) or any(b > a for a, b in itertools.pairwise(column)):
             raise NoGuarantee(
                 "The worst pattern of participation is known only for strategies that are non-negative and do not increase.",
                 "Use a Toeplitz strategy such as (2j choose j)/4^j.",
@@ -93,7 +105,7 @@ def _participation(phase: Phase) -> None:
 
 
 def _adaptive(phase: Phase) -> None:
-    adaptive = any(isinstance(r.bound, L2Ball) and r.bound.adaptive for r in phase.releases)
+    adaptive = any(getattr(r.bound, "adaptive", False) for r in phase.releases)
     if adaptive and not any(isinstance(r.bound, Bit) for r in phase.releases):
         raise NoGuarantee(
             "The clip adapts to the clients' norms, and the bits that it adapts by are not among the releases.",
@@ -120,20 +132,21 @@ def _amplification(plan: Plan, phase: Phase) -> None:
             )
     if isinstance(sampling, SecretParticipation):
         return  # its coins are the client's own, and everybody sends noise
-    if plan.view is not View.RELEASED and getattr(sampling, "by", Sampler.SERVER) is Sampler.SERVER:
+    hidden = getattr(sampling, "by", Sampler.SERVER) is Sampler.OWN and plan.sampled is Unit.RECORD
+    if plan.view is not View.RELEASED and not hidden:
         raise NoGuarantee(
-            "A server that picks the cohort knows who is in it: against it, sampling amplifies nothing.",
+            "A server that picks the cohort, or sees who sends, knows who is in it: against it, sampling amplifies nothing.",
             "Use secret participation, bound the participations, or ask for the view 'released'.",
         )
-    shares = any(release.noise.drawn is Drawn.SHARES for release in phase.releases)
-    if shares and isinstance(sampling, PoissonSampling) and sampling.by is Sampler.SERVER:
+    theirs = any(release.noise.drawn is not Drawn.SERVER for release in phase.releases)
+    if theirs and isinstance(sampling, PoissonSampling) and not hidden:
         raise NoGuarantee(
             "The selected clients add shares of the noise, so it shows how many there were, and Poisson amplification is lost.",
             "Use secret participation, where everybody contacted sends noise, or let a trusted server draw the noise once.",
         )
 
 
-def _bound(bound: Bound) -> None:
+def _bound(bound: Bound, unit: Unit) -> None:
     if isinstance(bound, LinearImage) and bound.operator_norm is None:
         raise NoGuarantee(
             "A sketch after the clip: sqrt(rows) * C does not bound its norm, because of hash collisions.",
@@ -144,20 +157,25 @@ def _bound(bound: Bound) -> None:
             "The mean gradient is clipped, not each record: one record can move the whole clipped vector.",
             "Clip record by record, or take the bound C without 1/B, under replace-one 2C.",
         )
+    if isinstance(bound, RecordMean) and unit is Unit.CLIENT:
+        raise NoGuarantee(
+            "A client can move every record of the batch, so a mean over records does not bound what it adds.",
+            "Protect records, or clip the client's own update.",
+        )
     if isinstance(bound, Weighted):
         if bound.largest is None:
             raise NoGuarantee(
                 "Clients are weighted by how many examples they hold, and nothing bounds the weight.",
                 "Weight all alike, or cap the weights.",
             )
-        _bound(bound.inner)
+        _bound(bound.inner, unit)
     if not math.isfinite(bound.reach()):
         raise NoGuarantee("The noise covers no bound.", "Put Clip(C) directly before it.")
 
 
-def _noise(plan: Plan, release: Release) -> None:
+def _noise(plan: Plan, phase: Phase, release: Release) -> None:
     noise = release.noise
-    if noise.on == "private support":
+    if noise.on is On.SUPPORT:
         raise NoGuarantee(
             "Noise only where the private vector is not zero releases its support: epsilon is infinite.",
             "Noise every entry, or use a mask that is public.",
@@ -172,6 +190,24 @@ def _noise(plan: Plan, release: Release) -> None:
             "Clients add shares of the noise, and nothing says how many honest ones survive.",
             "State honest_min, the fewest honest shares in any sum; the protocol that sums must enforce it.",
         )
+    if noise.drawn is Drawn.SHARES and plan.honest_min is not None and plan.honest_min > _most_shares(plan, phase):
+        raise NoGuarantee(
+            f"{plan.honest_min:,} honest shares are counted on, and no more than {_most_shares(plan, phase):,} are sent.",
+            "Count those that are really there.",
+        )
+    if isinstance(noise, LaplaceNoise) and noise.drawn is Drawn.SHARES:
+        raise NoGuarantee("A sum of Laplace shares is not Laplace noise.", "Use Gaussian or Skellam noise for shares.")
+    if isinstance(noise, GaussianNoise) and noise.secure and noise.drawn is Drawn.SHARES:
+        raise NoGuarantee("Rounded Gaussian shares do not add up to a rounded Gaussian.", "Draw shares of Skellam noise.")
+    if isinstance(noise, DiscreteGaussianNoise | SkellamNoise) and release.bound.lattice != noise.grid:
+        raise NoGuarantee(
+            "Integer noise covers integers alone: off its grid, one contribution shows through at once.",
+            "Round contributions to the grid of the noise, and bound their norm after that (Discretize).",
+        )
+    if isinstance(noise, DiscreteGaussianNoise) and noise.drawn is Drawn.SHARES and noise.std < noise.grid / 2:
+        raise NoGuarantee(
+            "Shares below half a grid step are outside of the theorem on their sum.", "Take a finer grid, or Skellam."
+        )
     if isinstance(noise, DiscreteGaussianNoise) and noise.drawn is Drawn.SHARES and noise.entries is None:
         raise NoGuarantee(
             "A sum of discrete Gaussian shares is not discrete Gaussian, and the correction grows with the number of entries.",
@@ -179,10 +215,21 @@ def _noise(plan: Plan, release: Release) -> None:
         )
 
 
-def _divisor(phase: Phase, release: Release) -> None:
-    if release.divisor == "realised" and isinstance(phase.sampling, PoissonSampling):
+def _most_shares(plan: Plan, phase: Phase) -> int:
+    """How many shares of noise a sum can hold."""
+    sampling = phase.sampling
+    if isinstance(sampling, FixedSampling):
+        return sampling.size
+    return sampling.contacted if isinstance(sampling, SecretParticipation) else plan.population
+
+
+def _divisor(plan: Plan, phase: Phase, release: Release) -> None:
+    if release.divisor is Divisor.CONSTANT or isinstance(phase.sampling, FixedSampling):
+        return
+    visible = isinstance(phase.sampling, Everyone | BoundedParticipation | MinSeparation)
+    if plan.relation is Relation.ADD_REMOVE or not visible:
         raise NoGuarantee(
-            "Dividing by the cohort that came reveals its size, which Poisson accounting keeps secret.",
+            "Dividing by the cohort that came reveals its size, which the accounting keeps secret.",
             "Divide by the constant expected cohort.",
         )
 

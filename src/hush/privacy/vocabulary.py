@@ -14,12 +14,28 @@ from enum import StrEnum
 from hush.errors import UsageError
 from hush.privacy.guarantee import Relation, Unit, View
 
+
+def _coerce(owner: object, **kinds: type[StrEnum]) -> None:
+    """A word that was given as text becomes the word itself, or is refused: no misspelt one slips past a rule."""
+    for name, kind in kinds.items():
+        try:
+            object.__setattr__(owner, name, kind(getattr(owner, name)))
+        except ValueError:
+            known = ", ".join(kind)
+            raise UsageError(f"{name} must be one of {known}, not '{getattr(owner, name)}'.") from None
+
+
 # -- what one unit can add to a sum ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Bound:
     """The most that one unit adds: `l2` under a relation, in the units of the noise."""
+
+    @property
+    def lattice(self) -> float | None:
+        """The grid whose multiples the entries are, where they are; integer noise needs it."""
+        return None
 
     def reach(self) -> float:
         """The L2 norm of one contribution: what adding, removing or zeroing it changes."""
@@ -40,6 +56,11 @@ class L2Ball(Bound):
 
     norm: float
     adaptive: bool = False
+    grid: float | None = None
+
+    @property
+    def lattice(self) -> float | None:
+        return self.grid
 
     def reach(self) -> float:
         return self.norm
@@ -71,6 +92,10 @@ class LinearImage(Bound):
 class OneVote(Bound):
     """A one-hot vote: moving it from one class to another changes two entries."""
 
+    @property
+    def lattice(self) -> float | None:
+        return 1.0
+
     def reach(self) -> float:
         return 1.0
 
@@ -84,6 +109,11 @@ class Bit(Bound):
 
     weight: float = 1.0
     centred: bool = True
+    grid: float | None = None
+
+    @property
+    def lattice(self) -> float | None:
+        return self.grid
 
     def reach(self) -> float:
         return self.weight / 2 if self.centred else self.weight
@@ -111,6 +141,10 @@ class Weighted(Bound):
     inner: Bound
     largest: float | None = None
 
+    @property
+    def adaptive(self) -> bool:
+        return bool(getattr(self.inner, "adaptive", False))
+
     def reach(self) -> float:
         return self.inner.reach() * (self.largest if self.largest is not None else math.inf)
 
@@ -127,6 +161,10 @@ class Rounded(Bound):
     entries: int
     beta: float = math.exp(-0.5)
 
+    @property
+    def lattice(self) -> float | None:
+        return self.grid
+
     def reach(self) -> float:
         c, root = self.norm / self.grid, math.sqrt(self.entries)
         conditional = math.sqrt(c * c + self.entries / 4 + math.sqrt(2 * math.log(1 / self.beta)) * (c + root / 2))
@@ -134,6 +172,14 @@ class Rounded(Bound):
 
 
 # -- noise -----------------------------------------------------------------------------------------------------------------------
+
+
+class On(StrEnum):
+    """Which entries get noise. On the private support alone it has no proof."""
+
+    EVERY = "every entry"
+    MASK = "public mask"
+    SUPPORT = "private support"
 
 
 class Drawn(StrEnum):
@@ -149,11 +195,13 @@ class Noise:
     """`std` is that of one draw: of the whole where the server draws it, of one share or one message otherwise."""
 
     std: float
-    on: str = "every entry"
-    """`every entry`, `public mask`, or `private support`, which has no proof."""
+    on: On = On.EVERY
     drawn: Drawn = Drawn.SERVER
     secure: bool = False
     """Exact integers from a cryptographic stream, instead of floating-point draws fit for research."""
+
+    def __post_init__(self) -> None:
+        _coerce(self, on=On, drawn=Drawn)
 
 
 @dataclass(frozen=True)
@@ -208,6 +256,19 @@ class Sampler(StrEnum):
 @dataclass(frozen=True)
 class Sampling:
     """Which units take part in a round."""
+
+    def __post_init__(self) -> None:
+        if hasattr(self, "by"):
+            _coerce(self, by=Sampler)
+        counts = {name: getattr(self, name, None) for name in ("population", "size", "contacted", "times", "separation")}
+        for name, value in counts.items():
+            if value is not None and (not math.isfinite(value) or value < 1 or value != int(value)):
+                raise UsageError(f"{name} must be a whole number of at least 1, not {value:g}.")
+        rate = getattr(self, "rate", 1.0)
+        if not 0 < rate <= 1:
+            raise UsageError(f"A sampling rate lies in (0, 1], and this one is {rate:g}.")
+        if getattr(self, "repeats", 0) < 0:
+            raise UsageError("Rounds cannot be repeated a negative number of times.")
 
     @property
     def amplifies(self) -> bool:
@@ -285,17 +346,32 @@ class MinSeparation(Sampling):
     separation: int
     strategy: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.strategy or not all(math.isfinite(v) for v in self.strategy):
+            raise UsageError("A strategy is a column of finite numbers.")
+
 
 # -- the whole -------------------------------------------------------------------------------------------------------------------
 
 
+class Divisor(StrEnum):
+    """What the noisy sum is divided by: a constant, or the cohort that came, which may reveal it."""
+
+    CONSTANT = "constant"
+    REALISED = "realised"
+
+
 @dataclass(frozen=True)
 class Release:
-    """One noisy sum a round. `divisor` is `constant`, or `realised` where it is the cohort that came."""
+    """One noisy sum a round."""
 
     bound: Bound
     noise: Noise
-    divisor: str = "constant"
+    divisor: Divisor = Divisor.CONSTANT
+
+    def __post_init__(self) -> None:
+        _coerce(self, divisor=Divisor)
 
 
 @dataclass(frozen=True)
@@ -305,6 +381,14 @@ class Phase:
     releases: tuple[Release, ...]
     sampling: Sampling
     rounds: int
+
+
+class SideData(StrEnum):
+    """What else shapes a release: nothing, public data, or protected data without noise, which has no proof."""
+
+    NONE = "none"
+    PUBLIC = "public"
+    PRIVATE = "private"
 
 
 @dataclass(frozen=True)
@@ -322,11 +406,11 @@ class Plan:
     honest_min: int | None = None
     """The fewest honest, surviving noise shares in any sum."""
     noise_per_local_step: bool = False
-    side_data: str = "none"
-    """What else shapes a release: `none`, `public` data, or `private` data, which has no proof."""
+    side_data: SideData = SideData.NONE
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        _coerce(self, unit=Unit, relation=Relation, view=View, sampled=Unit, side_data=SideData)
         for name, value in (("clients", self.population), *(("rounds", phase.rounds) for phase in self.phases)):
             if not math.isfinite(value) or value < 1 or value != int(value):
                 raise UsageError(f"{name} must be a whole number of at least 1, not {value:g}.")
@@ -335,6 +419,8 @@ class Plan:
                 raise UsageError(f"noise must be a positive number, not {release.noise.std:g}.")
             if math.isnan(release.bound.reach()) or release.bound.reach() <= 0:
                 raise UsageError(f"A bound must be a positive number, not {release.bound.reach():g}.")
+        if self.honest_min is not None and (self.honest_min < 1 or self.honest_min != int(self.honest_min)):
+            raise UsageError(f"honest_min must be a whole number of at least 1, not {self.honest_min:g}.")
 
     @property
     def rounds(self) -> int:

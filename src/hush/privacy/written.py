@@ -11,8 +11,10 @@ from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.vocabulary import (
     BinomialNoise,
     Bit,
+    Bound,
     BoundedParticipation,
     DiscreteGaussianNoise,
+    Divisor,
     Drawn,
     Everyone,
     FixedSampling,
@@ -22,6 +24,8 @@ from hush.privacy.vocabulary import (
     LinearImage,
     LInfBox,
     MinSeparation,
+    Noise,
+    On,
     OneVote,
     Phase,
     Plan,
@@ -30,7 +34,9 @@ from hush.privacy.vocabulary import (
     Release,
     Rounded,
     Sampler,
+    Sampling,
     SecretParticipation,
+    SideData,
     SkellamNoise,
     Weighted,
 )
@@ -59,14 +65,26 @@ _KINDS: dict[str, Any] = {
         *(Release, Phase, Plan),
     )
 }
-_ENUMS = {"unit": Unit, "sampled": Unit, "relation": Relation, "view": View, "drawn": Drawn, "by": Sampler}
+_ENUMS = {
+    "unit": Unit,
+    "sampled": Unit,
+    "relation": Relation,
+    "view": View,
+    "drawn": Drawn,
+    "by": Sampler,
+    "on": On,
+    "divisor": Divisor,
+    "side_data": SideData,
+}
+_PLACES: dict[str, type] = {"bound": Bound, "inner": Bound, "noise": Noise, "sampling": Sampling}
+"""What may stand where."""
 
 
 def plan_from_dict(value: dict[str, Any]) -> Plan:
     """The plan that `Plan.to_dict` wrote."""
     try:
         plan = _made(value)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"This is not a plan that Hush wrote: {error}.") from None
     if not isinstance(plan, Plan):
         raise UsageError("This is not a plan that Hush wrote.")
@@ -94,4 +112,7 @@ def _made(value: Any) -> Any:
         return value
     kind = _KINDS[value["kind"]]
     made = {key: _ENUMS[key](item) if key in _ENUMS else _made(item) for key, item in value.items() if key != "kind"}
+    for key, item in made.items():
+        if key in _PLACES and not isinstance(item, _PLACES[key]):
+            raise ValueError(f"{key} is a {type(item).__name__}")
     return kind(**made)
