@@ -95,13 +95,15 @@ def _plain(value: object) -> str:
         return hashlib.sha256(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
     if isinstance(value, dict):
         return str(sorted((str(key), _plain(item)) for key, item in value.items()))
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, set | frozenset):  # whose order differs from process to process
+        return str(sorted(_plain(item) for item in value))
+    if isinstance(value, list | tuple):
         return str([_plain(item) for item in value])
-    return repr(value) if isinstance(value, int | float | str | bytes | bool | None) else type(value).__qualname__
+    return repr(value) if isinstance(value, int | float | complex | str | bytes | bool | None) else type(value).__qualname__
 
 
 def _code(code: CodeType) -> str:
-    constants = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    constants = [_code(c) if isinstance(c, CodeType) else _plain(c) for c in code.co_consts]
     return hashlib.sha256(f"{code.co_code.hex()}{code.co_names}{constants}".encode()).hexdigest()
 
 
