@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hush.random import digest
 from hush.secret import Secret, machine_key
 
 
@@ -60,3 +61,27 @@ def test_streams_are_separated_by_label_and_round() -> None:
 
 def test_the_key_is_not_printed() -> None:
     assert "kkkk" not in repr(Secret(b"k" * 32))
+
+
+def test_a_mark_names_a_tensor_and_tells_nothing_else() -> None:
+    secret, x = Secret(bytes(range(32))), torch.randn(1000, dtype=torch.float64)
+    mark = secret.mark("attempt", 3, x)
+    assert mark == secret.mark("attempt", 3, x.clone())
+    changed = x.clone()
+    changed[500] = torch.nextafter(changed[500], torch.tensor(9.0, dtype=torch.float64))  # one bit
+    others = [secret.mark("attempt", 3, changed), secret.mark("attempt", 4, x), secret.mark("noise", 3, x)]
+    others += [Secret.fresh().mark("attempt", 3, x), secret.mark("attempt", 3, torch.zeros(1000, dtype=torch.int64))]
+    assert len({mark, *others}) == 6
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64])
+def test_a_digest_on_the_device_sees_every_bit_and_every_place(dtype: torch.dtype) -> None:
+    x = (torch.randn(500, generator=torch.Generator().manual_seed(0)) * 100).to(dtype)
+    keys = (1, 2**63 + 5)
+    seen = {digest(x, keys), digest(x.flip(0), keys), digest(x, (1, 7)), digest(x[:-1], keys), digest(torch.zeros_like(x), keys)}
+    for place in (0, 250, 499):
+        changed = x.clone()
+        changed[place] += 1
+        seen.add(digest(changed, keys))
+    assert len(seen) == 8
+    assert digest(x, keys) == digest(x.clone(), keys)
