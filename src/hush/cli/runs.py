@@ -19,6 +19,7 @@ from hush.engines.simulation import train
 from hush.errors import DataError, UsageError
 from hush.experiment import Experiment, Spec, resolve
 from hush.privacy.guarantee import at_least
+from hush.privacy.plan import with_secure_noise
 from hush.report.seeds import over_seeds
 from hush.report.tables import comparison
 
@@ -191,9 +192,10 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
     rows = []
     for e in experiments:
         task = e.task(data_dir)
+        secure = e.spec.noise_mode == "secure"
         rows.append(
             estimate(
-                e.method,
+                with_secure_noise(e.method, e.cohort) if secure else e.method,
                 task,
                 cohort=e.cohort,
                 rounds=e.rounds,

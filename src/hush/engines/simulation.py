@@ -207,7 +207,7 @@ def set_up(
     if plan is not None:
         task.refuse_clients_examples()
     if population is not None and ledger is None:
-        raise UsageError("population=... names who a ledger keeps account of: give ledger=... too.")
+        raise UsageError("A population is who a ledger keeps account of: give the ledger, too (ledger=..., --ledger FILE).")
     print_of_run = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, *arithmetic(place))
     own = secret.of_run(print_of_run) if secret is not None else Secret.for_run(print_of_run)
     mark, secure = own.stream("run id", 0, 8).hex(), plan is not None and plan.secure
