@@ -46,6 +46,7 @@ def test_a_run_verifies(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "configuration",
         "result",
         "model",
+        "page",
         "figures",
         "facts",
         "plan",
@@ -92,7 +93,7 @@ def set_noise(c: dict[str, Any]) -> None:
 )
 def test_what_was_changed_is_found(run: Path, file: str, change: Callable[[dict[str, Any]], None], found: set[str]) -> None:
     edit(run / file, change)
-    assert wrong(run) == found
+    assert wrong(run) - {"page"} == found
 
 
 def test_a_forgery_that_agrees_with_itself_is_found_by_the_ledger(run: Path) -> None:
@@ -118,11 +119,20 @@ def test_a_forgery_that_agrees_with_itself_is_found_by_the_ledger(run: Path) -> 
     assert "ledger" in wrong(run)
 
 
+def test_the_page_that_is_filed_is_checked(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = run / "certificate.html"
+    page.write_text(page.read_text().replace("epsilon 4.00 at", "epsilon 1.00 at"))
+    assert wrong(run) == {"page"}
+    code, out, _ = command(capsys, "certify", str(run))
+    assert code == 2
+    assert "does NOT hold" in out
+
+
 def test_missing_evidence_is_not_called_verified(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "ledger.sqlite").unlink()
     code, out, _ = command(capsys, "certify", str(run))
     assert code == 1
-    assert "Not verified in full" in out
+    assert "not verified in full" in out
     _, out, _ = command(capsys, "certify", str(run), "--json")
     assert json.loads(out)["verified"] is False
 
@@ -156,6 +166,19 @@ def test_runs_without_a_guarantee_and_of_several_seeds(capsys: pytest.CaptureFix
 
 def test_a_run_from_python_says_what_cannot_be_checked(tmp_path: Path) -> None:
     hush.simulate(methods.dp_fedavg(noise=1.0), make_task(sizes=(3,) * 20), rounds=3, cohort=5, out=tmp_path / "p")
+    assert {check.name for check in verify_run(tmp_path / "p")[1] if check.passed is None} == {"plan"}
+    book = tmp_path / "shared.db"
+    with pytest.warns(UserWarning, match="is new in"):
+        hush.simulate(
+            methods.dp_fedavg(noise=1.0),
+            make_task(sizes=(3,) * 20),
+            rounds=3,
+            cohort=5,
+            out=tmp_path / "q",
+            ledger=hush.Ledger(book),
+        )
+    assert {check.name for check in verify_run(tmp_path / "q")[1] if check.passed is None} == {"plan", "ledger"}
+    assert {check.name for check in verify_run(tmp_path / "q", book)[1] if check.passed is None} == {"plan"}
     certificate, checks = verify_run(tmp_path / "p")
     assert {check.name: check.passed for check in checks}["plan"] is None
     assert not wrong(tmp_path / "p")

@@ -17,6 +17,7 @@ from hush.privacy.plan import server_plan, with_secure_noise
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
 from hush.privacy.vocabulary import BoundedParticipation, FixedSampling, Phase, Plan, PoissonSampling, SecretParticipation
 from hush.privacy.written import plan_from_dict, plan_to_dict
+from hush.report.certificate_page import certificate_page
 
 
 class Check(NamedTuple):
@@ -37,14 +38,25 @@ def runs_in(path: Path) -> list[Path]:
     return found
 
 
-def verify_run(path: Path) -> tuple[dict[str, Any], list[Check]]:
-    """The certificate, and every check of it."""
+def verify_run(path: Path, ledger: Path | None = None) -> tuple[dict[str, Any], list[Check]]:
+    """The certificate, and every check of it; `ledger` is where the run was charged, if its settings do not say."""
     folder = RunDir(path)
     certificate = folder.read_json("certificate.json")
     checks = [_configuration(certificate), _result(folder, certificate), _model(folder, certificate)]
+    if folder.has("certificate.html"):
+        checks.append(_page(folder, certificate))
     if certificate.get("guarantee") is not None:
-        checks += [_figures(certificate), _facts(certificate), _plan(path, certificate), _ledger(path, certificate)]
+        checks += [_figures(certificate), _facts(certificate), _plan(path, certificate), _ledger(path, certificate, ledger)]
     return certificate, checks
+
+
+def _page(folder: RunDir, certificate: dict[str, Any]) -> Check:
+    """The page that people read is made from the certificate, to the letter."""
+    try:
+        same = (folder.path / "certificate.html").read_text() == certificate_page(certificate)
+    except (KeyError, TypeError, ValueError):
+        same = False
+    return Check("page", same, f"certificate.html says {'what the certificate says' if same else 'something else'}")
 
 
 def _facts(certificate: dict[str, Any]) -> Check:
@@ -66,7 +78,8 @@ def _facts(certificate: dict[str, Any]) -> Check:
     except (HushError, KeyError, TypeError, ValueError) as error:
         return Check("facts", False, f"they cannot be read: {error}")
     wrong = [name for name, holds in facts.items() if not holds]
-    return Check("facts", not wrong, "what is said beside the plan is what it says" if not wrong else f"not so: {', '.join(wrong)}")
+    told = f"these disagree with the plan: {', '.join(wrong)}" if wrong else "clients, cohort, noise and claim agree with the plan"
+    return Check("facts", not wrong, told)
 
 
 def _rate_fits(plan: Plan, cohort: float) -> bool:
@@ -76,7 +89,8 @@ def _rate_fits(plan: Plan, cohort: float) -> bool:
 
 def _configuration(certificate: dict[str, Any]) -> Check:
     same = digest(certificate.get("configuration")) == certificate.get("configuration_sha256")
-    return Check("configuration", same, "its hash is the one on the certificate" if same else "it is not the one that was hashed")
+    told = "are those it was hashed with" if same else "were changed"
+    return Check("configuration", same, f"the settings on the certificate {told}")
 
 
 def _result(folder: RunDir, certificate: dict[str, Any]) -> Check:
@@ -87,7 +101,8 @@ def _result(folder: RunDir, certificate: dict[str, Any]) -> Check:
     pairs = [(result.get(k), certificate.get(k)) for k in ("method", "clients", "rounds", "rounds_charged", "run_id")]
     pairs += [(result.get(k), proved.get(k)) for k in ("epsilon", "delta", "unit", "relation", "view")]
     same = all(a == b for a, b in pairs)
-    return Check("result", same, "result.json says the same" if same else "result.json says something else")
+    told = "the same of method, rounds and privacy" if same else "something else of method, rounds or privacy"
+    return Check("result", same, f"result.json says {told}")
 
 
 def _model(folder: RunDir, certificate: dict[str, Any]) -> Check:
@@ -152,12 +167,14 @@ def _spec_of(path: Path, method: str) -> Spec | None:
     return None
 
 
-def _ledger(path: Path, certificate: dict[str, Any]) -> Check:
+def _ledger(path: Path, certificate: dict[str, Any], given: Path | None) -> Check:
     """As many rounds charged as the certificate says, no more and no less, in a ledger whose chain holds."""
     spec = _spec_of(path, certificate["method"])
-    file = Path(spec.ledger) if spec is not None and spec.ledger else path / LEDGER
+    file = given or (Path(spec.ledger) if spec is not None and spec.ledger else path / LEDGER)
     if not file.is_file():
-        return Check("ledger", None, f"{file} is not there")
+        shared = given is None and certificate.get("population") is not None
+        told = "the run was charged in a ledger that it shares: name it with --ledger" if shared else f"{file} is not there"
+        return Check("ledger", None, told)
     try:
         ledger = Ledger(file, own=file == path / LEDGER)
         wrong = _against_ledger(ledger, certificate)
@@ -171,7 +188,9 @@ def _ledger(path: Path, certificate: dict[str, Any]) -> Check:
 def _against_ledger(ledger: Ledger, certificate: dict[str, Any]) -> str | None:
     """What a ledger says otherwise: how often the run was charged, for what, and what all runs spent when it ended."""
     name = certificate["run_id"]
-    runs = [pool.runs[name] for pool in ledger.populations.values() if name in pool.runs]
+    shared = certificate.get("population")
+    pools = [p for p in ledger.populations.values() if shared is None or p.name == shared["name"]]
+    runs = [pool.runs[name] for pool in pools if name in pool.runs]
     charges = sum(run.charges for run in runs)
     if charges != certificate["rounds_charged"]:
         return f"{charges} rounds of this run are charged there, not {certificate['rounds_charged']}"

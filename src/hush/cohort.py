@@ -101,6 +101,13 @@ class Bounded(Cohort):
         """After about so many rounds every client has had its turns, and nobody is left."""
         return clients * self.participations / self.size
 
+    def too_short(self, clients: int, rounds: int) -> str:
+        """What to say where that is before the last round."""
+        return (
+            f"Clients that join {self.participations} times at most last for about {self.lasts(clients):.0f} of {rounds} rounds; "
+            "later ones add noise alone. Raise the participations, or lower the cohort or the rounds."
+        )
+
     def init(self, clients: int) -> State:
         return {"taken": torch.zeros(clients, dtype=torch.int64)}
 

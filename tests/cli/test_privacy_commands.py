@@ -58,6 +58,52 @@ def test_a_budget_shared_by_runs(capsys: pytest.CaptureFixture[str], tmp_path: P
         assert "tampered" in err
 
 
+def test_a_ledger_is_not_bypassed_by_a_typo_or_a_method_without_noise(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    book = str(tmp_path / "l.db")
+    hush(capsys, "ledger", "create", book, "--population", "patients", "--clients", "60", "--epsilon", "6")
+    for flags, told in (
+        (["dp-fedavg", "--noise", "2", "--population", "patient"], "patients"),
+        (["dp-fedavg", "--noise", "2"], "population"),
+        (["fedavg", "--population", "patients"], "without noise"),
+    ):
+        code, _, err = hush(capsys, "run", *flags, *FAST, "--ledger", book, "--out", str(tmp_path / "r"))
+        assert code == 2
+        assert told in err
+        assert not (tmp_path / "r").exists()  # what was refused leaves nothing behind
+    code, _, err = hush(capsys, "run", "dp-fedavg", *FAST, "--ledger", str(tmp_path / "no" / "l.db"), "--out", str(tmp_path / "r"))
+    assert code == 2
+    assert "There is no folder" in err
+    code, _, err = hush(capsys, "ledger", "create", book, "--population", " ", "--clients", "6", "--epsilon", "6")
+    assert code == 2
+    code, out, _ = hush(
+        capsys, "ledger", "create", book, "--population", "others", "--clients", "60", "--epsilon", "6", "--adaptive"
+    )
+    assert "however runs are chosen" in out
+    flags = ["--noise", "2", "--population", "others", "--ledger", book, "--out", str(tmp_path / "a"), "--json"]
+    _, out, _ = hush(capsys, "run", "dp-fedavg", *FAST, *flags)
+    together = json.loads(out)["population"]
+    assert together["adaptive"]
+    assert together["epsilon"] <= together["epsilon_adaptive"] <= 6
+    assert "however the runs were chosen" in (tmp_path / "a" / "certificate.html").read_text()
+    _, out, _ = hush(capsys, "ledger", "create", book, "--population", "patients", "--clients", "60", "--epsilon", "7", "--change")
+    assert "may spend epsilon 7" in out
+    code, _, err = hush(capsys, "ledger", "verify", book, "--head", "deadbeef")
+    assert (code, "whole hash" in err) == (2, True)
+
+
+def test_the_cap_of_bounded_participation_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    setting = ["--noise", "1.4", "--cohort", "100", "--clients", "6000", "--rounds", "180", "--sampling", "bounded"]
+    _, out, err = hush(capsys, "epsilon", *setting)
+    assert "at most 1 participations" in out
+    assert "last for about 60 of 180 rounds" in err
+    _, out, err = hush(capsys, "epsilon", *setting, "--participations", "6", "--json")
+    assert json.loads(out)["participations"] == 6
+    assert not err
+    flags = ["--noise", "2", "--sampling", "bounded", "--participations", "3", "--out", str(tmp_path / "r")]
+    hush(capsys, "run", "dp-fedavg", *FAST, *flags)
+    assert "no client more than 3 times in all" in (tmp_path / "r" / "certificate.html").read_text()
+
+
 def test_a_ledger_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, _, err = hush(capsys, "ledger", "verify", str(tmp_path / "no.db"))
     assert (code, (tmp_path / "no.db").exists()) == (2, False)

@@ -19,6 +19,8 @@ from hush.privacy.ledger import Ledger
 from tests.conftest import make_task
 from tests.faults import ROUNDS, Child
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*is new in", "ignore:This very run was charged before")
+
 
 def charged(child: Child) -> dict[str, int]:
     """Charges of each run on the shared ledger."""

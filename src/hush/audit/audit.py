@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from hush.audit.stage import Stage
-from hush.audit.statistics import EPS, against_profile, one_run_epsilon, roc
+from hush.audit.statistics import EPS, against_profile, one_run_epsilon, proved_roc, roc
 from hush.audit.structural import Check, structural_checks
 from hush.audit.training import CANARIES, guess, watch_training
 from hush.cohort import Bounded, Cohort, FixedSize, Poisson, SecretParticipation
 from hush.core import Method
 from hush.engines.judge import clip_of
-from hush.errors import NoGuarantee
+from hush.errors import NoGuarantee, UsageError
 from hush.privacy.accountant import account, profile
 from hush.privacy.attack import trade_off
 from hush.privacy.plan import needs_noise, plan_of, with_noise
@@ -58,12 +58,14 @@ class Attack:
     passed: bool
     detail: str
     found: np.ndarray = field(repr=False)
+    proved: np.ndarray = field(repr=False)
     claimed: np.ndarray = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         values = asdict(self)
-        curves = {"false_positives": _RATES.tolist(), "found": self.found.tolist(), "claimed": self.claimed.tolist()}
-        return {key: value for key, value in values.items() if key not in ("found", "claimed")} | {"trade_off": curves}
+        names = ("found", "proved", "claimed")
+        curves = {"false_positives": _RATES.tolist()} | {name: getattr(self, name).tolist() for name in names}
+        return {key: value for key, value in values.items() if key not in names} | {"trade_off": curves}
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,10 @@ def audit(
 
     With a `task`, one training of `rounds` rounds with canaries follows. `tell` hears what is going on.
     """
+    if not isinstance(method, Method):
+        raise UsageError(f"An audit takes a hush.Method, such as hush.methods.dp_fedavg(), not {method!r}.")
+    if cohort is not None and not isinstance(cohort, Cohort):
+        raise UsageError(f"cohort is the kind that is claimed, such as hush.Poisson(10), not {cohort!r}.")
     if needs_noise(method):
         method = with_noise(method, 1.0)
     with _one_thread():
@@ -213,5 +219,6 @@ def _result(
         passed=passed,
         detail=told,
         found=roc(present, absent, _RATES),
+        proved=proved_roc(present, absent, _RATES),
         claimed=trade_off(plan, _RATES),
     )

@@ -63,6 +63,14 @@ def roc(present: np.ndarray, absent: np.ndarray, rates: np.ndarray) -> np.ndarra
     return np.array([float((present > t).mean()) for t in thresholds])
 
 
+def proved_roc(present: np.ndarray, absent: np.ndarray, rates: np.ndarray, doubt: float = 0.01) -> np.ndarray:
+    """The part of that curve which chance does not explain: at each rate, true positives that hold with confidence 1 - doubt."""
+    thresholds = np.quantile(np.concatenate([present, absent]), np.linspace(0.001, 0.999, 200))
+    found = _lower(_at_least(present, thresholds), len(present), doubt / 2)
+    accused = _upper(_at_least(absent, thresholds), len(absent), doubt / 2)
+    return np.array([float(np.max(np.where(accused <= rate, found, 0.0))) for rate in rates])
+
+
 def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, doubt: float = 0.05) -> float:
     """The epsilon that guesses in *one* training prove, with confidence 1 - doubt (Steinke, Nasr, Jagielski 2023, theorem 5.2).
 

@@ -100,6 +100,7 @@ def _print(result: Audit, files: list[str]) -> None:
             f"at least {attempt.epsilon_found:.2f} found, {at_least(attempt.epsilon_claimed)} claimed at delta={attempt.delta:.1e}"
         )
         print(f"  {'ok   ' if attempt.passed else 'WRONG'} attack, {attempt.name}: epsilon {figures} ({attempt.detail})")
+    print("  (claims are of the scenes themselves: the same noise, in so many rounds; a run's own epsilon is on its certificate)")
     verdict = "passes: nothing was found that its claim does not allow" if result.passed else "FAILS its audit"
     print(f"{result.method} with {result.cohort} cohorts at noise {result.noise_multiplier:.4g} {verdict}.")
     say("Everything is in " + " and ".join(files))

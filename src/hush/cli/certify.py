@@ -13,11 +13,15 @@ from hush.cli.console import print_json
 from hush.privacy.guarantee import Guarantee
 
 
-def certify(run: Annotated[Path, typer.Argument(help="The run's directory.")], as_json: options.Json = False) -> None:
+def certify(
+    run: Annotated[Path, typer.Argument(help="The run's directory.")],
+    ledger: Annotated[Path | None, typer.Option("--ledger", help="Where it was charged, if its settings do not say.")] = None,
+    as_json: options.Json = False,
+) -> None:
     """Recompute a run's certificate and verify it. Exit code 2 if anything does not hold, 1 if something cannot be checked."""
     rows, good, complete = [], True, True
     for path in runs_in(run):
-        certificate, checks = verify_run(path)
+        certificate, checks = verify_run(path, ledger)
         holds = all(check.passed is not False for check in checks)
         whole = all(check.passed is not None for check in checks)
         good, complete = good and holds, complete and whole
@@ -27,13 +31,15 @@ def certify(run: Annotated[Path, typer.Argument(help="The run's directory.")], a
         if as_json:
             continue
         proved = certificate.get("guarantee")
-        print(f"{path}: " + (str(Guarantee.from_dict(proved)) if proved else "no privacy guarantee"))
+        claims = str(Guarantee.from_dict(proved)) if proved else "no privacy guarantee"
+        verdict = "does NOT hold" if not holds else "verified" if whole else "not verified in full"
+        print(f"{path}: {verdict}. The certificate says: {claims}")
         for check in checks:
             mark = {True: "ok   ", False: "WRONG", None: "-    "}[check.passed]
             print(f"  {mark} {check.name}: {check.detail}")
     if as_json:
         print_json(rows[0] if len(rows) == 1 else {"verified": good and complete, "runs": rows})
     elif not complete:
-        print("Not verified in full: what is marked - could not be checked.")
+        print("What is marked - could not be checked.")
     if not (good and complete):
         raise typer.Exit(1 if good else 2)

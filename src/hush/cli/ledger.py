@@ -42,9 +42,11 @@ def create(
     if as_json:
         print_json(_row(pool))
     else:
-        print(
-            f"{file}: '{population}', {clients:,} clients, may spend epsilon {epsilon:g} at delta={at_least(pool.delta or 0, 2)}."
-        )
+        how = ", however runs are chosen" if adaptive else ""
+        spent = pool.spent(chosen)
+        print(f"{file}: '{population}', {clients:,} clients, may spend epsilon {epsilon:g} at delta={at_least(chosen, 2)}{how}.")
+        if spent > 0:
+            print(f"It has spent {at_least(spent)}" + (": nothing is left." if spent >= epsilon else "."))
     book.close()
 
 
@@ -59,7 +61,8 @@ def show(file: File, as_json: options.Json = False) -> None:
         return
     table = Table("population", "clients", "runs", "rounds charged", "spent", "budget", "delta", box=None, pad_edge=False)
     for row in rows:
-        spent = "no proof" if row["epsilon"] is None else at_least(row["epsilon"])
+        figure = row["epsilon_adaptive"] if row["adaptive"] else row["epsilon"]
+        spent = "no proof" if figure is None else at_least(figure)
         budget = "none" if row["budget"] is None else f"{row['budget']:g}" + (" (adaptive)" if row["adaptive"] else "")
         charged = sum(run["charged"] for run in row["runs"])
         table.add_row(
@@ -77,6 +80,8 @@ def verify(
     as_json: options.Json = False,
 ) -> None:
     """Check every link of the chain, and that nothing this machine has seen is missing. Exit code 2 if not."""
+    if head is not None and (len(head) != 64 or not set(head) <= set("0123456789abcdef")):
+        raise UsageError("--head takes the whole hash: 64 digits from 0 to f.")
     book = _existing(file)
     if head is not None and not book.contains(head):
         raise LedgerError(f"{file} does not contain the entry {head}: it was rewritten, or it is another ledger.")

@@ -9,7 +9,7 @@ import typer
 
 from hush.cli import options
 from hush.cli.console import print_json, say
-from hush.cohort import Cohort
+from hush.cohort import Bounded, Cohort
 from hush.errors import NoGuarantee, UsageError
 from hush.experiment import make_cohort
 from hush.names import pick
@@ -90,8 +90,11 @@ def _print(plan: Plan, cohort: Cohort, sampling: str, delta: float, as_json: boo
         "sampling": sampling,
         "epsilon_server": server.epsilon if server else None,
     }
+    value["participations"] = cohort.participations if isinstance(cohort, Bounded) else None
     for line in guarantee.warnings:
         say(f"note: {line}")
+    if isinstance(cohort, Bounded) and cohort.lasts(plan.population) < plan.rounds:
+        say(f"note: {cohort.too_short(plan.population, plan.rounds)}")
     if as_json:
         print_json(value)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from hush.engines.result import Result
 from hush.engines.run import Run
 from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
-from hush.errors import DataError, UsageError
+from hush.errors import DataError, HushError, UsageError
 from hush.experiment import Experiment, Spec, resolve
 from hush.privacy.guarantee import at_least
 from hush.privacy.plan import with_secure_noise
@@ -127,8 +128,9 @@ def _run_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, as
     print((f"Seed {results[0].seed}: " if seeds > 1 else "") + results[0].sentence() + ".")
     if seeds > 1 and results[0].guarantee is not None:
         print(f"The epsilon is that of each run; publishing all {seeds} models costs more.")
-    if results[0].stopped:
-        print(f"Stopped early, {results[0].stopped}.")
+    for result in results:
+        if result.stopped:
+            print((f"Seed {result.seed} stopped" if seeds > 1 else "Stopped") + f" early, {result.stopped}.")
     say(f"Everything is in {folder.path}")
 
 
@@ -180,10 +182,20 @@ def _kept(path: Path) -> Iterator[None]:
     """Say where the work is when Ctrl-C ends it."""
     try:
         yield
+    except HushError:
+        _forget_if_unused(path)
+        raise
     except KeyboardInterrupt:
         if RunDir(path).started:
             say(f"Interrupted; what was done is kept. Go on with: hush run --resume {path}")
         raise
+
+
+def _forget_if_unused(path: Path) -> None:
+    """A run that was refused before its first round leaves nothing behind."""
+    left = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else []
+    if left and all(p.name in ("config.json", "run.json", "ledger.sqlite") for p in left):
+        shutil.rmtree(path)
 
 
 def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool) -> None:

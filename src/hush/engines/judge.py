@@ -173,6 +173,8 @@ def _population(run: Run, account: RunAccount | None) -> dict[str, Any] | None:
         "epsilon": pool.spent(delta),
         "delta": delta,
         "budget": pool.epsilon,
+        "adaptive": pool.adaptive,
+        "epsilon_adaptive": pool.filtered() if pool.adaptive else None,
         "ledger_entries": account.ledger.entries,
         "ledger_head": account.ledger.head,
     }

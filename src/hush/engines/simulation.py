@@ -24,7 +24,7 @@ from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot, pick_device
 from hush.engines.rundir import CHECKPOINT, IDENTITY, LEDGER, RunDir
-from hush.errors import DataError, Diverged, UsageError
+from hush.errors import DataError, Diverged, NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.accountant import spent
 from hush.privacy.guarantee import Budget
@@ -58,7 +58,7 @@ class Settings(TypedDict, total=False):
     diagnostics: bool
     secret: Secret | None
     noise_mode: str
-    ledger: Path | str | None
+    ledger: Ledger | Path | str | None
     population: str | None
 
 
@@ -172,7 +172,7 @@ def set_up(
     track_test: bool = False,
     diagnostics: bool = True,
     noise_mode: str = "fast",
-    ledger: Path | str | None = None,
+    ledger: Ledger | Path | str | None = None,
     population: str | None = None,
 ) -> Run:
     """Place data and model on the device, settle the privacy, and choose the chunk."""
@@ -182,6 +182,7 @@ def set_up(
         raise UsageError(f"eval_every must be at least 1, not {eval_every}.")
     if not 0 <= dropout < 1:
         raise UsageError(f"dropout must lie in [0, 1), not {dropout:g}.")
+    _refuse_wrong_kinds(method, task, privacy)
     place = pick_device(device)
     train = task.placed_train(place, dtype)
     cohort = as_cohort(cohort, train.count)
@@ -191,11 +192,7 @@ def set_up(
     method, plan, delta, allowed = settle_privacy(method, cohort, train.count, rounds, privacy, delta, dropout)
 
     if isinstance(cohort, Bounded) and cohort.lasts(train.count) < rounds:
-        warnings.warn(
-            f"Clients that join {cohort.participations} times at most last for about {cohort.lasts(train.count):.0f} of {rounds} "
-            "rounds; later ones add noise alone. Raise the participations, or lower the cohort or the rounds.",
-            stacklevel=2,
-        )
+        warnings.warn(cohort.too_short(train.count, rounds), stacklevel=2)
 
     learner = task.learner(place, dtype)
     learner.probe(train.x, train.y)
@@ -206,6 +203,11 @@ def set_up(
         )
     if plan is not None:
         task.refuse_clients_examples()
+    if ledger is not None and plan is None:
+        raise NoGuarantee(
+            f"{method.name} releases its clients without noise: a ledger has no number for that, and a budget no room.",
+            "Leave the ledger out, or choose a private method.",
+        )
     if population is not None and ledger is None:
         raise UsageError("A population is who a ledger keeps account of: give the ledger, too (ledger=..., --ledger FILE).")
     print_of_run = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, *arithmetic(place))
@@ -241,10 +243,20 @@ def set_up(
         eval_every=eval_every,
         track_test=track_test,
         diagnostics=diagnostics,
-        ledger=Path(ledger) if ledger is not None else None,
+        ledger=ledger.path if isinstance(ledger, Ledger) else Path(ledger) if ledger is not None else None,
         population=population or task.name,
         budget=privacy.epsilon if privacy is not None and plan is not None else None,
     )
+
+
+def _refuse_wrong_kinds(method: object, task: object, privacy: object) -> None:
+    """What Python would otherwise complain about somewhere deep inside."""
+    if not isinstance(method, Method):
+        raise UsageError(f"A method is a hush.Method, such as hush.methods.dp_fedavg(), not {method!r}.")
+    if not isinstance(task, Task):
+        raise UsageError(f"A task is a hush.Task or what hush.load_task returns, not {type(task).__name__}.")
+    if privacy is not None and not isinstance(privacy, Budget):
+        raise UsageError(f"privacy is a hush.Budget(epsilon=...), not {privacy!r}.")
 
 
 def as_cohort(cohort: Cohort | int | float | None, clients: int) -> Cohort:
@@ -311,6 +323,10 @@ def _account(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAcco
                 f"{path} holds {account.charges} charges of this run, and {now.charges} were made: it is not the ledger that "
                 "the run was charged in. Give that one."
             )
+        if account.new and run.ledger is not None:
+            warnings.warn(f"'{run.population}' is new in {path} and has no budget: rounds are recorded, not limited.", stacklevel=2)
+        if not run.secure and account.charges > now.charges:
+            warnings.warn("This very run was charged before: the same noise again releases nothing new, and is free.", stacklevel=2)
         yield account
     finally:
         ledger.close()

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from hush.errors import HushError, NoGuarantee, UsageError
+from hush.names import pick
 from hush.privacy import renyi, seen
 from hush.privacy.accountant import spent
 from hush.privacy.guarantee import Relation, Unit, check_delta
@@ -133,7 +134,10 @@ class Ledger:
         self.populations: dict[str, Population] = {}
         self._known_fit: tuple[Any, int] = (None, 0)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if own:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            elif not self.path.parent.is_dir():
+                raise LedgerError(f"There is no folder {self.path.parent} for a ledger.")
             self._db = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
@@ -189,6 +193,8 @@ class Ledger:
             raise UsageError(f"epsilon must be a positive number, not {epsilon:g}.")
         if size < 1:
             raise UsageError(f"A population has at least one member, not {size}.")
+        if not name.strip():
+            raise UsageError("A population needs a name.")
         check_delta(delta)
         with self._transaction():
             self._catch_up()
@@ -209,7 +215,9 @@ class Ledger:
         with self._transaction():
             self._catch_up()
             known = self.populations.get(population)
+            new = known is None
             if known is None:
+                self._welcome(population)
                 body = {"name": population, "size": plan.population, "unit": str(plan.unit), "relation": str(plan.relation)}
                 self._append("population", body | {"epsilon": None, "delta": None, "adaptive": False})
                 known = self.populations[population]
@@ -228,7 +236,13 @@ class Ledger:
         own = self.populations[population].runs.get(run)
         if own is not None and own.phase != phase:
             raise LedgerError(f"{self.path} knows the run {run} with another plan: a run cannot change what it releases.")
-        return RunAccount(self, run, population, phase)
+        return RunAccount(self, run, population, phase, new)
+
+    def _welcome(self, population: str) -> None:
+        """A population that nobody enrolled: fine in a ledger without budgets, and a way around one in a ledger that has some."""
+        budgeted = [name for name, pool in self.populations.items() if pool.epsilon is not None]
+        if budgeted:
+            pick(dict.fromkeys(budgeted), population, f"population of {self.path} (enrol it with hush ledger create)")
 
     def charge(self, run: str, population: str, phase: Phase, round: int, attempt: str) -> None:
         """One round, on disk when this returns; the same attempt at the same round is charged once."""
@@ -397,6 +411,8 @@ class RunAccount:
     run: str
     population: str
     phase: Phase
+    new: bool = False
+    """Whether nobody had enrolled the population before: it has no budget."""
 
     def charge(self, round: int, attempt: str) -> None:
         """Charge a round before its noise is drawn. `attempt` names the draw: the same one is paid for once."""

@@ -110,10 +110,10 @@ def loss_of(plan: Plan, step: float) -> Loss:
         shift = math.sqrt(sum(_unsampled_shift(plan, phase) ** 2 for phase in plan.phases))
         return GaussianLoss(shift, "exact Gaussian composition" + _over(plan))
     grid = max(_fitting(plan, phase, step) for phase in plan.phases)
-    total, words = pld.identity(grid), []
+    total, words = None, []
     for phase in plan.phases:
         distribution, name = _distribution(plan, phase, grid)
-        total = total.compose(distribution)
+        total = distribution if total is None else total.compose(distribution)
         words.append(name)
     return DistributionLoss(total, "PLD, " + ", then ".join(dict.fromkeys(words)))
 
@@ -121,7 +121,8 @@ def loss_of(plan: Plan, step: float) -> Loss:
 def _over(plan: Plan) -> str:
     kinds = {type(phase.sampling) for phase in plan.phases}
     if kinds == {BoundedParticipation}:
-        return " over the participations a client is allowed"
+        most = [renyi.times(p.sampling, p.rounds) for p in plan.phases if isinstance(p.sampling, BoundedParticipation)]
+        return f" over at most {sum(most)} participations of a client"
     return " under min-separation" if MinSeparation in kinds else ""
 
 

@@ -36,7 +36,7 @@ _PROBE = Wire(1000)
 
 def plan_of(
     method: Method,
-    cohort: Cohort,
+    cohort: Cohort | float,
     clients: int,
     rounds: int,
     relation: Relation | None = None,
@@ -45,8 +45,11 @@ def plan_of(
 ) -> Plan:
     """The plan of `method` over `cohort`, read from its own parts, or `NoGuarantee` with the reason and the fix.
 
-    `relation=None` is add-remove, or zero-out where those who take part are public.
+    A number is an expected cohort under Poisson sampling. `relation=None` is add-remove, or zero-out where those who take part are
+    public.
     """
+    if not isinstance(cohort, Cohort):
+        cohort = cohorts.Poisson(float(cohort))
     noise, bound = find_noise(method)
     secret = type(cohort) is cohorts.SecretParticipation
     sampling = _sampling(cohort, clients)

@@ -430,7 +430,8 @@ class Plan:
     def noise_multiplier(self) -> float:
         """The first phase's noise over the most that one unit adds to it."""
         first = self.phases[0].releases
-        return 1.0 / math.sqrt(sum((r.bound.reach() / r.noise.std) ** 2 / self.shares(r) for r in first))
+        shift = math.sqrt(sum((r.bound.reach() / r.noise.std) ** 2 / self.shares(r) for r in first))
+        return float(f"{1.0 / shift:.12g}")  # what rounding added is not worth printing
 
     def shares(self, release: Release) -> int:
         """How many draws of a noise add up in what the adversary sees: one client's alone where he sees messages."""

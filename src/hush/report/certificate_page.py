@@ -17,7 +17,7 @@ code{font-size:.85rem;overflow-wrap:anywhere}
 _SAMPLING = {
     "poisson": "on average: each by its own coin, drawn by the server",
     "fixed": "exactly, drawn by the server",
-    "bounded": "on average; each client a limited number of times",
+    "bounded": "on average; no client more than {times} times in all",
     "secret": "on average: everybody sends noise, and each client's own secret coin decides on its data",
 }
 
@@ -50,7 +50,7 @@ def _proved(c: dict[str, Any]) -> str:
         ("From whom", words["against"]),
         ("Clients", f"{c['clients']:,}"),
         ("Rounds released", _rounds(c)),
-        ("Who takes part", f"{c['cohort']:g} of them a round ({_SAMPLING.get(c['sampling'], c['sampling'])})"),
+        ("Who takes part", f"{c['cohort']:g} of them a round ({_taking_part(c)})"),
         ("Noise", _noise(c)),
     ]
     sections = [lead, _table(rows)]
@@ -65,6 +65,12 @@ def _proved(c: dict[str, Any]) -> str:
         sections.append("<h2>All runs on these clients together</h2>" + _population(c["population"]))
     sections.append("<h2>How it was computed</h2>" + _computed(c))
     return "".join(sections)
+
+
+def _taking_part(c: dict[str, Any]) -> str:
+    words = str(_SAMPLING.get(c["sampling"], c["sampling"]))
+    times = c["plan"]["phases"][0]["sampling"].get("times")
+    return words.format(times=times) if times is not None else words
 
 
 def _rounds(c: dict[str, Any]) -> str:
@@ -125,11 +131,13 @@ def _claim(c: dict[str, Any]) -> str:
 
 def _population(p: dict[str, Any]) -> str:
     budget = "no budget" if p["budget"] is None else f"a budget of {p['budget']:g}"
-    spent = f"epsilon {at_least(p['epsilon'])} at delta {at_least(p['delta'], 2)}"
+    adaptive = bool(p.get("adaptive"))
+    spent = f"epsilon {at_least(p['epsilon_adaptive'] if adaptive else p['epsilon'])} at delta {at_least(p['delta'], 2)}"
+    proviso = "however the runs were chosen" if adaptive else "if later runs were not chosen from the results of earlier ones"
     runs = "one run" if p["runs"] == 1 else f"{p['runs']} runs"
     return (
-        f"<p>'{html.escape(p['name'])}': {runs} spent {spent}, of {budget}, if the settings of later runs were not "
-        f"chosen from the results of earlier ones. Ledger entry {p['ledger_entries']}, <code>{p['ledger_head']}</code>.</p>"
+        f"<p>'{html.escape(p['name'])}': {runs} spent {spent}, of {budget}, {proviso}. "
+        f"Ledger entry {p['ledger_entries']}, <code>{p['ledger_head']}</code>.</p>"
     )
 
 

@@ -91,7 +91,8 @@ def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
 def _table(values: dict[str, Any]) -> str:
     rows = []
     for key, value in values.items():
-        shown = "none" if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)
+        told = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        shown = "none" if value is None else f"{value:,.6g}" if isinstance(value, float) else told
         rows.append(f"<tr><td>{html.escape(key.replace('_', ' '))}</td><td>{html.escape(shown)}</td></tr>")
     return f"<table>{''.join(rows)}</table>"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from hush.audit.audit import Audit, rates
 from hush.errors import UsageError
+from hush.privacy.guarantee import at_least
 
 Curves = dict[str, list[dict[str, Any]]]
 """Records of rounds, by the label of their curve."""
@@ -69,11 +70,12 @@ def trade_off_figure(audit: Audit) -> Any:
     panels = figure.subplots(1, len(audit.attacks), sharey=True, squeeze=False)[0]
     seen = rates() > 0
     for axes, attack in zip(panels, audit.attacks, strict=True):
-        axes.fill_between(rates()[seen], attack.claimed[seen], 1.0, color="#fde2e1", label="falsifies the claim")
+        axes.fill_between(rates()[seen], attack.claimed[seen], 1.0, color="#fde2e1", label="more than is claimed")
         axes.plot(rates()[seen], attack.claimed[seen], color=COLOURS[1], linewidth=1.6, label="the most that is claimed")
-        axes.plot(rates()[seen], attack.found[seen], color=COLOURS[0], linewidth=1.8, label="the attack")
+        axes.plot(rates()[seen], attack.proved[seen], color=COLOURS[0], linewidth=1.8, label="the attack, less chance (99%)")
+        axes.plot(rates()[seen], attack.found[seen], color=COLOURS[0], linewidth=0.9, alpha=0.55, label="the attack as seen")
         axes.plot(rates()[seen], rates()[seen], color="#9aa4b2", linewidth=1.0, linestyle=":", label="guessing")
-        figures = f"eps found {attack.epsilon_found:.2f}, claimed {attack.epsilon_claimed:.2f}"
+        figures = f"eps found {attack.epsilon_found:.2f}, claimed {at_least(attack.epsilon_claimed)}"
         axes.set(xscale="log", xlabel="false positives (log)", title=f"{attack.name}\n{figures}", ylim=(0, 1), xlim=(1e-3, 1))
         axes.title.set_fontsize(9.5)
         axes.grid(alpha=0.25)
