@@ -64,10 +64,11 @@ def roc(present: np.ndarray, absent: np.ndarray, rates: np.ndarray) -> np.ndarra
 
 
 def proved_roc(present: np.ndarray, absent: np.ndarray, rates: np.ndarray, doubt: float = 0.01) -> np.ndarray:
-    """The part of that curve which chance does not explain: at each rate, true positives that hold with confidence 1 - doubt."""
-    thresholds = np.quantile(np.concatenate([present, absent]), np.linspace(0.001, 0.999, 200))
-    found = _lower(_at_least(present, thresholds), len(present), doubt / 2)
-    accused = _upper(_at_least(absent, thresholds), len(absent), doubt / 2)
+    """The part of that curve which chance does not explain: it holds, all of it at once, with confidence 1 - doubt."""
+    thresholds = np.quantile(np.concatenate([present, absent]), np.linspace(0.002, 0.998, 100))
+    each = doubt / (2 * len(thresholds))
+    found = _lower(_at_least(present, thresholds), len(present), each)
+    accused = _upper(_at_least(absent, thresholds), len(absent), each)
     return np.array([float(np.max(np.where(accused <= rate, found, 0.0))) for rate in rates])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy import optimize
 
 from hush.privacy.accountant import QUICK_STEP, profile
 from hush.privacy.vocabulary import Plan
@@ -23,7 +24,18 @@ class Risk(NamedTuple):
 
 def risk(plan: Plan) -> Risk:
     """The attack figures of a plan."""
-    return Risk(float(trade_off(plan, np.array([0.01]))[0]), float(profile(plan, np.array([0.0]))[0]))
+    return Risk(float(trade_off(plan, np.array([0.01]))[0]), _advantage(plan))
+
+
+def _advantage(plan: Plan) -> float:
+    """max over x of TPR(x) - x, where TPR is the least of the lines below: a linear program, solved exactly."""
+    deltas, ratio = profile(plan, _EPS), np.exp(_EPS)
+    slopes = np.concatenate([ratio - 1, 1 / ratio - 1])
+    heights = np.concatenate([deltas, 1 - (1 - deltas) / ratio])
+    # variables: x in [0, 1] and the advantage t in [0, 1]; t - slope x <= height for every line
+    best = optimize.linprog([0, -1], np.column_stack([-slopes, np.ones_like(slopes)]), heights, bounds=[(0, 1), (0, 1)])
+    exact = float(profile(plan, np.array([0.0]))[0])
+    return min(exact, float(-best.fun)) if best.success else exact
 
 
 def trade_off(plan: Plan, false_positives: np.ndarray, step: float = QUICK_STEP) -> np.ndarray:

@@ -72,7 +72,7 @@ def trade_off_figure(audit: Audit) -> Any:
     for axes, attack in zip(panels, audit.attacks, strict=True):
         axes.fill_between(rates()[seen], attack.claimed[seen], 1.0, color="#fde2e1", label="more than is claimed")
         axes.plot(rates()[seen], attack.claimed[seen], color=COLOURS[1], linewidth=1.6, label="the most that is claimed")
-        axes.plot(rates()[seen], attack.proved[seen], color=COLOURS[0], linewidth=1.8, label="the attack, less chance (99%)")
+        axes.plot(rates()[seen], attack.proved[seen], color=COLOURS[0], linewidth=1.8, label="the attack, less chance")
         axes.plot(rates()[seen], attack.found[seen], color=COLOURS[0], linewidth=0.9, alpha=0.55, label="the attack as seen")
         axes.plot(rates()[seen], rates()[seen], color="#9aa4b2", linewidth=1.0, linestyle=":", label="guessing")
         figures = f"eps found {attack.epsilon_found:.2f}, claimed {at_least(attack.epsilon_claimed)}"
