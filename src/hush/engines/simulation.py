@@ -325,7 +325,7 @@ def _account(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAcco
             )
         if account.new and run.ledger is not None:
             warnings.warn(f"'{run.population}' is new in {path} and has no budget: rounds are recorded, not limited.", stacklevel=2)
-        if not run.secure and account.charges > now.charges:
+        if not run.secure and run.ledger is not None and now.round == 0 and account.charges > 0:
             warnings.warn("This very run was charged before: the same noise again releases nothing new, and is free.", stacklevel=2)
         yield account
     finally:

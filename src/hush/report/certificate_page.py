@@ -92,7 +92,7 @@ def _attack(c: dict[str, Any]) -> str:
     return (
         f"<p>Somebody who knows everything about all other clients guesses whether one client's data were used. Accusing 1 in 100 "
         f"wrongly, he is right about at most <b>{100 * caught:.1f} in 100</b> of those whose data were used (pure guessing: 1 in "
-        f"100). His best advantage over guessing, true minus false positives, is at most <b>{ahead:.3f}</b> (0: none, 1: certainty).</p>"
+        f"100). His best advantage over guessing is at most <b>{ahead:.3f}</b> (true minus false positives).</p>"
     )
 
 
