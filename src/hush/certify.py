@@ -15,7 +15,14 @@ from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
 from hush.privacy.ledger import Ledger, as_released
 from hush.privacy.plan import server_plan, with_secure_noise
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
-from hush.privacy.vocabulary import BoundedParticipation, FixedSampling, Phase, Plan, PoissonSampling, SecretParticipation
+from hush.privacy.vocabulary import (
+    BoundedParticipation,
+    FixedSampling,
+    Phase,
+    Plan,
+    PoissonSampling,
+    SecretParticipation,
+)
 from hush.privacy.written import plan_from_dict, plan_to_dict
 from hush.report.certificate_page import certificate_page
 

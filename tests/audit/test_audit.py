@@ -23,8 +23,9 @@ from hush.core import Public, Round, State
 from hush.engines.diagnostics import Watched
 from hush.errors import NoGuarantee
 from hush.privacy.accountant import account, profile
+from hush.privacy.bounds import L2Ball
 from hush.privacy.plan import plan_of, with_secure_noise
-from hush.privacy.vocabulary import Everyone, GaussianNoise, L2Ball, Phase, Plan, Release
+from hush.privacy.vocabulary import Everyone, GaussianNoise, Phase, Plan, Release
 from hush.secret import Secret
 from hush.tasks.build import load_task
 from hush.transforms import AdaptiveClip, Clip, Gaussian, RandK

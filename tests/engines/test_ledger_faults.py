@@ -14,7 +14,7 @@ import torch
 import hush
 from hush import Bound, Transform, UsageError
 from hush.certify import verify_run
-from hush.engines import simulation
+from hush.engines import charging, simulation
 from hush.privacy.ledger import Ledger
 from tests.conftest import make_task
 from tests.faults import ROUNDS, Child
@@ -71,7 +71,7 @@ def test_killed_runs_never_under_count(tmp_path: Path, mode: str) -> None:
 
 def crash_in(round: int, mode: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
     """Train until the noise of `round` is about to be drawn, and die there: paid for, and not drawn."""
-    right = simulation._charge
+    right = charging.charge
 
     def charge(run: Any, account: Any, now: Any, total: Any) -> int:
         charges = right(run, account, now, total)
@@ -80,7 +80,7 @@ def crash_in(round: int, mode: str, monkeypatch: pytest.MonkeyPatch, **settings:
         return charges
 
     with monkeypatch.context() as patch:
-        patch.setattr(simulation, "_charge", charge)
+        patch.setattr(charging, "charge", charge)
         with pytest.raises(KeyboardInterrupt):
             train_some(mode, **settings)
 

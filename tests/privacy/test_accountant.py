@@ -16,28 +16,30 @@ from hush import Bounded, Budget, FixedSize, NoGuarantee, Plan, Poisson, UsageEr
 from hush.cohort import Cohort, SecretParticipation
 from hush.privacy import vocabulary as say
 from hush.privacy.accountant import QUICK_STEP, lower_bound, profile, rounds_within, spent
+from hush.privacy.bounds import (
+    Bit,
+    Bound,
+    L2Ball,
+    LinearImage,
+    LInfBox,
+    OneVote,
+    Rounded,
+)
 from hush.privacy.guarantee import Relation, Unit, View, at_least, default_delta
 from hush.privacy.matrix import square_root_strategy, toeplitz_sensitivity
 from hush.privacy.vocabulary import (
     BinomialNoise,
-    Bit,
-    Bound,
     DiscreteGaussianNoise,
     Drawn,
     Everyone,
     FixedSampling,
     GaussianNoise,
-    L2Ball,
     LaplaceNoise,
-    LinearImage,
-    LInfBox,
     MinSeparation,
     Noise,
-    OneVote,
     Phase,
     PoissonSampling,
     Release,
-    Rounded,
     Sampler,
     Sampling,
     SkellamNoise,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -14,10 +13,12 @@ import pytest
 
 from hush import Bounded, FixedSize, NoGuarantee, Plan, Poisson, UsageError, methods, plan_of
 from hush.cohort import Cohort, SecretParticipation
+from hush.privacy import ledger as ledger_module
 from hush.privacy.accountant import spent
 from hush.privacy.guarantee import Relation
-from hush.privacy.ledger import BudgetSpent, Ledger, LedgerError, RunAccount, _link, filter_order
+from hush.privacy.ledger import BudgetSpent, Ledger, LedgerError, RunAccount, _link
 from hush.privacy.plan import with_secure_noise
+from hush.privacy.population import filter_order
 
 DELTA = 1e-3
 
@@ -283,13 +284,17 @@ def test_a_file_that_is_no_ledger_is_refused_in_a_sentence(tmp_path: Path, conte
         Ledger(tmp_path)  # a folder
 
 
-def test_a_read_only_ledger_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = filled(tmp_path / "l.db")
-    path.chmod(0o400)
-    if os.access(path, os.W_OK):
-        pytest.skip("this user may write to every file")
-    with pytest.raises(LedgerError):
-        Ledger(path).open_run("b", "people", plan()).charge(0, "")
+    monkeypatch.setattr(ledger_module, "_WAIT", 0.1)
+    account = Ledger(path).open_run("b", "people", plan())
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")  # another process that never ends
+        with pytest.raises(LedgerError, match=r"cannot be written: database is locked\."):
+            account.charge(0, "")
+        other.execute("ROLLBACK")
+    other.close()
+    account.charge(0, "")  # and nothing was lost
 
 
 def test_entries_tell_what_they_are(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import torch
 from hush import Bounded, FixedSize, Method, NoGuarantee, Poisson, Transform, account, chain, methods, plan_of
 from hush.cohort import SecretParticipation
 from hush.core import Chain, Public, Round, State
+from hush.privacy.bounds import Bit, L2Ball
 from hush.privacy.claimed import claimed_by_dp_fedavg, claimed_by_fed_smp
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.plan import is_private, needs_noise, server_plan, with_noise, with_secure_noise
 from hush.privacy.theorems import Claim
-from hush.privacy.vocabulary import Bit, L2Ball, PoissonSampling, SkellamNoise
+from hush.privacy.vocabulary import PoissonSampling, SkellamNoise
 from hush.secret import Secret
 from hush.transforms import Clip, ExactNoise, Gaussian, RandK
 

@@ -9,33 +9,35 @@ from dataclasses import replace
 import pytest
 
 from hush import NoGuarantee, Plan, UsageError, account
-from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.vocabulary import (
+from hush.privacy.bounds import (
     Bit,
     Bound,
+    L2Ball,
+    LinearImage,
+    OneVote,
+    RecordMean,
+    Rounded,
+    Weighted,
+)
+from hush.privacy.guarantee import Relation, Unit, View
+from hush.privacy.vocabulary import (
     BoundedParticipation,
     DiscreteGaussianNoise,
     Drawn,
     Everyone,
     FixedSampling,
     GaussianNoise,
-    L2Ball,
     LaplaceNoise,
-    LinearImage,
     MinSeparation,
     Noise,
     On,
-    OneVote,
     Phase,
     PoissonSampling,
-    RecordMean,
     Release,
-    Rounded,
     Sampler,
     Sampling,
     SecretParticipation,
     SkellamNoise,
-    Weighted,
 )
 
 HUNDRED = PoissonSampling(0.1, 100)

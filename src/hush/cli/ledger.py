@@ -13,7 +13,8 @@ from hush.cli.console import out, print_json
 from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.guarantee import Relation, at_least, default_delta
-from hush.privacy.ledger import Ledger, LedgerError, Population, filter_order
+from hush.privacy.ledger import Ledger, LedgerError
+from hush.privacy.population import Population, filter_order
 
 ledger = typer.Typer(help="Privacy spent, across runs: create a budget, show what was spent, verify the record.")
 

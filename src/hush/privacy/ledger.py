@@ -21,16 +21,16 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hush.errors import HushError, NoGuarantee, UsageError
 from hush.names import pick
-from hush.privacy import renyi, seen
-from hush.privacy.accountant import spent
+from hush.privacy import seen
 from hush.privacy.guarantee import Relation, Unit, check_delta
-from hush.privacy.vocabulary import BoundedParticipation, Drawn, Phase, Plan
+from hush.privacy.population import Population, Spending
+from hush.privacy.vocabulary import Drawn, Phase, Plan
 from hush.privacy.written import phase_from_dict, phase_to_dict
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS entries (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)"
@@ -45,80 +45,6 @@ class LedgerError(HushError):
 
 class BudgetSpent(HushError):
     """The next round would exceed the budget of its population."""
-
-
-@dataclass
-class Spending:
-    """One run's charges on a population."""
-
-    phase: Phase
-    drawn: set[tuple[int, str]] = field(default_factory=set)
-    """Rounds, each with the attempt that drew it."""
-    charges: int = 0
-
-    @property
-    def rounds(self) -> set[int]:
-        return {round for round, _ in self.drawn}
-
-    def as_phase(self, more: int = 0, again: int = 0) -> Phase:
-        """All charges, `more` to come and `again` drawn again, as one phase.
-
-        A round charged twice was drawn twice, and a client may have been in both.
-        """
-        phase = replace(self.phase, rounds=self.charges + more + again)
-        if isinstance(phase.sampling, BoundedParticipation):
-            repeats = self.charges - len(self.rounds) + again
-            phase = replace(phase, sampling=replace(phase.sampling, repeats=repeats))
-        return phase
-
-
-@dataclass
-class Population:
-    """Those whose privacy is spent: how many, in which sense, and the most that may be."""
-
-    name: str
-    size: int
-    unit: Unit
-    relation: Relation
-    epsilon: float | None = None
-    delta: float | None = None
-    adaptive: bool = False
-    runs: dict[str, Spending] = field(default_factory=dict)
-
-    def plan(self, run: str | None = None, more: int = 0, again: int = 0) -> Plan | None:
-        """Everything released so far about this population, and rounds of one run that are to come."""
-        phases = [s.as_phase(more, again) if name == run else s.as_phase() for name, s in self.runs.items()]
-        phases = [phase for phase in phases if phase.rounds > 0]
-        return Plan(tuple(phases), self.size, self.unit, self.relation) if phases else None
-
-    def spent(self, delta: float, run: str | None = None, more: int = 0, again: int = 0) -> float:
-        """Epsilon of everything, by its exact composition."""
-        plan = self.plan(run, more, again)
-        return spent(plan, delta, plan.rounds) if plan is not None else 0.0
-
-    def filtered(self, run: str | None = None, more: int = 0, again: int = 0) -> float:
-        """Epsilon of everything, however later runs were chosen: one Renyi order, fixed by the budget alone."""
-        plan = self.plan(run, more, again)
-        if plan is None:
-            return 0.0
-        assert self.epsilon is not None
-        assert self.delta is not None
-        order = filter_order(self.epsilon, self.delta)
-        return renyi.epsilon((order,), [renyi.renyi(plan, order)], self.delta)
-
-    def fits(self, run: str, more: int, again: int = 0) -> bool:
-        """Whether `more` rounds of a run, and `again` drawn again, stay within the budget."""
-        if self.epsilon is None or self.delta is None:
-            return True
-        figure = self.filtered(run, more, again) if self.adaptive else self.spent(self.delta, run, more, again)
-        return figure <= self.epsilon
-
-
-def filter_order(epsilon: float, delta: float) -> int:
-    """The order at which a Gaussian mechanism of just this (epsilon, delta) converts best."""
-    spread = 2 * math.log(1 / delta)
-    shift = math.sqrt(spread + 2 * epsilon) - math.sqrt(spread)
-    return max(2, round(1 + math.sqrt(spread) / shift))
 
 
 class Ledger:

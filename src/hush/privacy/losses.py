@@ -22,11 +22,11 @@ from scipy import stats
 
 from hush.errors import NoGuarantee
 from hush.privacy import renyi
+from hush.privacy.bounds import Bit, OneVote
 from hush.privacy.guarantee import Relation
 from hush.privacy.matrix import toeplitz_sensitivity
 from hush.privacy.vocabulary import (
     BinomialNoise,
-    Bit,
     BoundedParticipation,
     DiscreteGaussianNoise,
     Everyone,
@@ -34,7 +34,6 @@ from hush.privacy.vocabulary import (
     GaussianNoise,
     LaplaceNoise,
     MinSeparation,
-    OneVote,
     Phase,
     Plan,
     PoissonSampling,

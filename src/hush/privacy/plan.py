@@ -10,6 +10,7 @@ from hush.cohort import Cohort
 from hush.core import Bound, Chain, Method, Transform, Wire
 from hush.errors import NoGuarantee
 from hush.privacy import vocabulary as say
+from hush.privacy.bounds import Bit, L2Ball
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.vocabulary import Drawn, Phase, Plan, Release, Sampling
 from hush.transforms.discretize import Discretize
@@ -131,9 +132,9 @@ def _releases(bound: Bound, noise: say.Noise) -> tuple[Release, ...]:
     """One release, or for an adaptive clip two: the update, and the bit that moves the clip, under the same noise."""
     grid = 1.0 if bound.integer else None
     if not bound.bit:
-        return (Release(say.L2Ball(bound.l2, grid=grid), noise),)
+        return (Release(L2Ball(bound.l2, grid=grid), noise),)
     ball = math.sqrt(bound.l2**2 - bound.bit**2 / 4)
-    return (Release(say.L2Ball(ball, adaptive=True, grid=grid), noise), Release(say.Bit(bound.bit, grid=grid), noise))
+    return (Release(L2Ball(ball, adaptive=True, grid=grid), noise), Release(Bit(bound.bit, grid=grid), noise))
 
 
 def find_noise(method: Method) -> tuple[Noise, Bound]:

@@ -7,10 +7,9 @@ import math
 from collections.abc import Iterator
 
 from hush.errors import NoGuarantee
+from hush.privacy.bounds import Bit, Bound, LinearImage, RecordMean, Weighted
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.vocabulary import (
-    Bit,
-    Bound,
     BoundedParticipation,
     DiscreteGaussianNoise,
     Divisor,
@@ -19,19 +18,16 @@ from hush.privacy.vocabulary import (
     FixedSampling,
     GaussianNoise,
     LaplaceNoise,
-    LinearImage,
     MinSeparation,
     On,
     Phase,
     Plan,
     PoissonSampling,
-    RecordMean,
     Release,
     Sampler,
     SecretParticipation,
     SideData,
     SkellamNoise,
-    Weighted,
 )
 
 

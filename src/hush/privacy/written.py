@@ -7,11 +7,20 @@ from enum import StrEnum
 from typing import Any
 
 from hush.errors import UsageError
+from hush.privacy.bounds import (
+    Bit,
+    Bound,
+    L2Ball,
+    LinearImage,
+    LInfBox,
+    OneVote,
+    RecordMean,
+    Rounded,
+    Weighted,
+)
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.vocabulary import (
     BinomialNoise,
-    Bit,
-    Bound,
     BoundedParticipation,
     DiscreteGaussianNoise,
     Divisor,
@@ -19,26 +28,19 @@ from hush.privacy.vocabulary import (
     Everyone,
     FixedSampling,
     GaussianNoise,
-    L2Ball,
     LaplaceNoise,
-    LinearImage,
-    LInfBox,
     MinSeparation,
     Noise,
     On,
-    OneVote,
     Phase,
     Plan,
     PoissonSampling,
-    RecordMean,
     Release,
-    Rounded,
     Sampler,
     Sampling,
     SecretParticipation,
     SideData,
     SkellamNoise,
-    Weighted,
 )
 
 

@@ -1,0 +1,85 @@
+"""Paying for rounds: under which name a run is charged, in which ledger, and when."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from torch import Tensor
+
+from hush.engines.result import Result
+from hush.engines.run import Run, Snapshot
+from hush.engines.rundir import IDENTITY, LEDGER, RunDir
+from hush.errors import DataError, UsageError
+from hush.privacy.accountant import spent
+from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
+from hush.privacy.settle import as_charged
+
+
+def refuse_uncharged(run: Run, done: Result) -> None:
+    """A complete run that is asked for with a ledger must have been charged there."""
+    if run.ledger is None or run.plan is None or done.run_id is None:
+        return
+    ledger = Ledger(run.ledger)
+    charged = sum(pool.runs[done.run_id].charges for pool in ledger.populations.values() if done.run_id in pool.runs)
+    ledger.close()
+    if charged < (done.rounds_charged or 0):
+        raise UsageError(f"This run is complete and was charged elsewhere, not in {run.ledger}: choose another folder.")
+
+
+def identified(run: Run, folder: RunDir | None) -> Run:
+    """The run under the name it has in its folder: a run with fresh noise has one that its secret does not tell."""
+    if folder is None or not run.secure:
+        return run
+    if not folder.has(IDENTITY):
+        folder.write_json(IDENTITY, {"run_id": run.run_id})
+        return run
+    known = str(folder.read_json(IDENTITY).get("run_id"))
+    if not known.startswith(run.mark):
+        raise DataError(f"{folder.path} holds a run with other settings or data, or of another machine: it cannot go on from here.")
+    return replace(run, run_id=known)
+
+
+@contextmanager
+def account_of(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAccount | None]:
+    """Where this run's rounds are charged: the ledger it shares, or one of its own; the one where they were charged so far."""
+    path = run.ledger or (folder.path / LEDGER if folder is not None else None)
+    if run.plan is None or path is None:
+        yield None
+        return
+    ledger = Ledger(path, own=run.ledger is None)
+    try:
+        account = ledger.open_run(run.run_id, run.population, run.plan)
+        if account.charges < now.charges:
+            raise DataError(
+                f"{path} holds {account.charges} charges of this run, and {now.charges} were made: it is not the ledger that "
+                "the run was charged in. Give that one."
+            )
+        if account.new and run.ledger is not None:
+            warnings.warn(f"'{run.population}' is new in {path} and has no budget: rounds are recorded, not limited.", stacklevel=2)
+        if not run.secure and run.ledger is not None and now.round == 0 and account.charges > 0:
+            warnings.warn("This very run was charged before: the same noise again releases nothing new, and is free.", stacklevel=2)
+        yield account
+    finally:
+        ledger.close()
+
+
+def charge(run: Run, account: RunAccount | None, now: Snapshot, total: Tensor) -> int:
+    """Pay for this round's noise before it is drawn; how many have been paid for by now.
+
+    Fast noise repeats, so the same sum in the same round of the same run is the same release, and paid for once; one that differs
+    in a single bit is paid for again.
+    """
+    if account is None:
+        return now.round + 1
+    attempt = run.attempt or run.secret.mark("attempt", now.round, total)
+    if account.has_paid(now.round, attempt):
+        return account.charges
+    if run.budget is not None and run.plan is not None and run.delta is not None and account.charges > now.round:
+        again = as_charged(run.plan, now.round + 1, account.charges + 1)  # rounds that were drawn again count, too
+        if spent(again, run.delta, again.rounds) > run.budget:
+            raise BudgetSpent(f"the budget of this run, epsilon {run.budget:g}, would be exceeded")
+    account.charge(now.round, attempt)
+    return account.charges
