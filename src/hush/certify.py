@@ -25,6 +25,7 @@ from hush.privacy.vocabulary import (
 )
 from hush.privacy.written import plan_from_dict, plan_to_dict
 from hush.report.certificate_page import certificate_page
+from hush.version import __version__
 
 
 class Check(NamedTuple):
@@ -58,7 +59,9 @@ def verify_run(path: Path, ledger: Path | None = None) -> tuple[dict[str, Any], 
 
 
 def _page(folder: RunDir, certificate: dict[str, Any]) -> Check:
-    """The page that people read is made from the certificate, to the letter."""
+    """The page that people read is made from the certificate, to the letter; another version may word it otherwise."""
+    if certificate.get("hush_version") != __version__:
+        return Check("page", None, "certificate.html was made by another version of Hush")
     try:
         same = (folder.path / "certificate.html").read_text() == certificate_page(certificate)
     except (KeyError, TypeError, ValueError):
