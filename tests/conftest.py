@@ -16,6 +16,7 @@ torch.set_num_threads(1)  # two pytest workers share two cores
 @pytest.fixture(autouse=True, scope="session")
 def _own_machine_key(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["HUSH_HOME"] = str(tmp_path_factory.mktemp("hush-home"))
+    os.environ["HUSH_CACHE"] = str(tmp_path_factory.mktemp("hush-cache"))
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hush.privacy import Budget, Guarantee, Plan, account, calibrate, lower_bound, plan_of, profile, server_plan
     from hush.privacy.ledger import Ledger
     from hush.tasks.build import load_task
+    from hush.tasks.columns import Columns
     from hush.tasks.task import Clients, Examples, Task
 
 _HOMES = {
@@ -29,6 +30,7 @@ _HOMES = {
     "privacy": ("Budget", "Guarantee", "Plan", "account", "calibrate", "lower_bound", "plan_of", "profile", "server_plan"),
     "privacy.ledger": ("Ledger",),
     "tasks.build": ("load_task",),
+    "tasks.columns": ("Columns",),
     "tasks.task": ("Clients", "Examples", "Task"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -40,6 +42,7 @@ __all__ = [
     "Budget",
     "Chain",
     "Clients",
+    "Columns",
     "DataError",
     "Diverged",
     "Examples",

@@ -153,7 +153,8 @@ def _plan(path: Path, certificate: dict[str, Any]) -> Check:
     try:
         experiment = resolve(spec, lenient=True)
         method = with_secure_noise(experiment.method, experiment.cohort) if spec.noise_mode == "secure" else experiment.method
-        budget, counts = experiment.budget, (experiment.clients, experiment.rounds)
+        counts = (experiment.clients or certificate["clients"], experiment.rounds)
+        budget = experiment.budget
         settled = settle_privacy(method, experiment.cohort, *counts, budget, spec.delta, spec.dropout)
         assert settled.plan is not None
         charged = as_charged(settled.plan, certificate["rounds"], certificate["rounds_charged"])

@@ -23,6 +23,7 @@ from hush.privacy.guarantee import Budget
 from hush.privacy.plan import is_private
 from hush.tasks.build import load_task
 from hush.tasks.catalogue import dataset
+from hush.tasks.partition import parse
 from hush.tasks.task import Task
 
 DEFAULT_METHOD = "fed-smp-top-k"
@@ -47,9 +48,11 @@ class Spec(BaseModel):
     delta: float | None = None
     sampling: str = "poisson"
     participations: int | None = None
-    partition: str = "iid"
+    partition: str | None = None
+    evaluation: str | None = None
     validation: int | None = None
     public: int | None = None
+    test_examples: int | None = None
     seed: int = 0
     device: str = "auto"
     memory: str | None = None
@@ -102,10 +105,17 @@ class Experiment:
     spec: Spec
     method: Method
     cohort: Cohort
-    clients: int
+    clients: int | None
+    """None: all that the data set has by nature."""
     rounds: int
     budget: Budget | None
     public: int
+
+    @property
+    def population(self) -> int:
+        """How many clients there are, before the data were read."""
+        entry = dataset(self.spec.data)
+        return self.clients or entry.natural or entry.clients
 
     def task(self, folder: Path | None = None) -> Task:
         spec = self.spec
@@ -116,6 +126,8 @@ class Experiment:
             split=spec.partition,
             validation=spec.validation,
             public=self.public,
+            evaluation=spec.evaluation,
+            test_examples=spec.test_examples,
             seed=spec.seed,
             folder=folder,
         )
@@ -154,13 +166,15 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
         raise UsageError("--participations goes with --sampling bounded.")
     settings = _settings(spec, dict(entry.settings))
     method = methods.build(spec.method, **settings)
-    clients = spec.clients if spec.clients is not None else entry.clients
+    split, *_ = parse(spec.partition or entry.partition)
+    clients = spec.clients if spec.clients is not None or split == "natural" else entry.clients
     rounds = spec.rounds if spec.rounds is not None else entry.rounds
-    if clients < 1:
+    if clients is not None and clients < 1:
         raise UsageError(f"clients must be at least 1, not {clients}.")
-    size = spec.cohort if spec.cohort is not None else min(entry.cohort, clients)
+    most = clients or entry.natural or entry.clients
+    size = spec.cohort if spec.cohort is not None else min(entry.cohort, most)
     cohort = make_cohort(spec.sampling, size, spec.participations or 1)
-    cohort.check(clients)
+    cohort.check(most)
     budget = _budget(spec, method, lenient)
     public = spec.public if spec.public is not None else (entry.public if method.pipeline.needs_public else 0)
     return Experiment(spec, method, cohort, clients, rounds, budget, public)

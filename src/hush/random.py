@@ -65,8 +65,12 @@ def keys_of(seed: int, ids: Tensor) -> Tensor:
 
 def words(keys: Tensor, count: int) -> Tensor:
     """`[..., count]` random 64-bit words for `[...]` keys."""
-    counter = torch.arange(1, count + 1, device=keys.device) * _signed(_GOLDEN)
-    return mix(keys[..., None] + counter)
+    return word_at(keys[..., None], torch.arange(count, device=keys.device))
+
+
+def word_at(keys: Tensor, place: Tensor) -> Tensor:
+    """The word number `place` of each key's stream: what `words` has there."""
+    return mix(keys + (place + 1) * _signed(_GOLDEN))
 
 
 def digest(x: Tensor, keys: tuple[int, ...]) -> tuple[int, ...]:
@@ -75,6 +79,15 @@ def digest(x: Tensor, keys: tuple[int, ...]) -> tuple[int, ...]:
     bits = wide.view(torch.int64) if wide.element_size() == 8 else wide.view(torch.int32).long()
     places = torch.arange(1, len(bits) + 1, device=x.device) * _signed(_GOLDEN)
     return tuple(int(mix(mix(places + _signed(key)) ^ bits).sum()) for key in keys)
+
+
+def row_marks(x: Tensor, batch: int = 1 << 16) -> Tensor:
+    """64 bits for each row of `x`: equal rows have equal marks, and different ones hardly ever."""
+    rows = x.detach().reshape(len(x), -1).contiguous().view(torch.uint8)
+    rows = torch.nn.functional.pad(rows, (0, -rows.shape[1] % 8))
+    places = torch.arange(rows.shape[1] // 8, device=x.device) * _signed(_GOLDEN)
+    parts = [mix(mix(places) ^ part.view(torch.int64)).sum(1) for part in torch.split(rows, batch)]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
 
 
 def uniform(keys: Tensor, shape: tuple[int, ...]) -> Tensor:

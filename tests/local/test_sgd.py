@@ -8,11 +8,14 @@ import warnings
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
 import hush
 from hush import Round, UsageError
+from hush.core import Shard
 from hush.local import FlatModel, Sgd
 from hush.random import keys_of
 from tests.conftest import make_task
@@ -27,17 +30,17 @@ def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def plain_loop(task: hush.Task, local: Sgd, rnd: Round, keys: torch.Tensor) -> torch.Tensor:
     """What any PyTorch user would write: one client after the other, torch.optim.SGD, mini-batches in the same order."""
     train = task.placed_train("cpu", F64)
-    ids = torch.arange(train.count)
-    batches = list(local.schedule(train.shard(ids), keys))
+    longest_first = local.steps_of(train.sizes).argsort(descending=True, stable=True)
+    batches = list(local.schedule(train.shard(longest_first), keys[longest_first]))
     updates = []
-    for i in range(train.count):
+    for i in longest_first.argsort().tolist():
         model = copy.deepcopy(task.model).to(F64)
         start = copy.deepcopy(model)
         optimizer = torch.optim.SGD(
             model.parameters(), lr=local.lr * local.decay ** (rnd.index // local.every), momentum=local.momentum
         )
         for batch in batches:
-            if not batch.live[i]:
+            if i >= len(batch.rows):
                 continue
             rows = batch.rows[i][batch.real[i]]
             loss = F.cross_entropy(model(train.x[rows]), train.y[rows])
@@ -99,19 +102,63 @@ def test_a_lone_client_trains_as_it_does_in_a_cohort() -> None:
 def test_every_epoch_visits_every_example_once_in_a_fresh_order() -> None:
     task = make_task(sizes=(7, 3, 12))
     train = task.placed_train("cpu", F64)
-    batches = list(Sgd(batch_size=2, epochs=2).schedule(train.shard(torch.arange(3)), keys_of(0, torch.arange(3))))
-    starts = [0, 7, 10]
-    for i, size in enumerate((7, 3, 12)):
+    longest_first = torch.tensor([2, 0, 1])
+    batches = list(Sgd(batch_size=2, epochs=2).schedule(train.shard(longest_first), keys_of(0, longest_first)))
+    for i, (start, size) in enumerate(((10, 12), (0, 7), (7, 3))):
         per_epoch = math.ceil(size / 2)
         orders = []
         for epoch in range(2):
             own = batches[epoch * per_epoch : (epoch + 1) * per_epoch]
             rows = torch.cat([batch.rows[i][batch.real[i]] for batch in own])
-            assert sorted(rows.tolist()) == list(range(starts[i], starts[i] + size))
+            assert sorted(rows.tolist()) == list(range(start, start + size))
             orders.append(rows.tolist())
         if size > 3:
             assert orders[0] != orders[1]
-        assert not any(batch.live[i] for batch in batches[2 * per_epoch :])
+        assert not any(i < len(batch.rows) for batch in batches[2 * per_epoch :])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=8),
+    st.integers(1, 7),
+    st.one_of(st.none(), st.integers(1, 9)),
+    st.booleans(),
+    st.integers(1, 3),
+)
+def test_nobody_is_padded_to_the_largest(sizes: list[int], batch: int, most: int | None, by_epochs: bool, count: int) -> None:
+    """A step holds exactly the clients that still train, and each of them reads its own examples alone."""
+    local = Sgd(batch_size=batch, epochs=count if by_epochs else None, steps=None if by_epochs else count, most=most)
+    sizes.sort(reverse=True)
+    size = torch.tensor(sizes)
+    start = torch.cumsum(size, 0) - size
+    batches = list(local.schedule(Shard(torch.zeros(0), torch.zeros(0), start, size), keys_of(1, torch.arange(len(sizes)))))
+    expected = [min((count * -(-n // batch)) if by_epochs else count * (n > 0), most or 10**9) for n in sizes]
+    assert local.steps_of(size).tolist() == expected
+    assert len(batches) == max(expected)
+    assert sum(len(b.rows) for b in batches) == sum(expected)
+    for i, (n, steps) in enumerate(zip(sizes, expected, strict=True)):
+        read = torch.cat([b.rows[i][b.real[i]] for b in batches[:steps]]) - start[i] if steps else torch.zeros(0)
+        assert bool(((read >= 0) & (read < n)).all())
+        whole = read[: len(read) // n * n].reshape(-1, n) if n else read.reshape(0, 1)
+        assert all(sorted(epoch.tolist()) == list(range(n)) for epoch in whole)
+        if by_epochs and most is None:
+            assert len(read) == count * n
+
+
+def test_a_cap_on_local_steps_bounds_the_largest_client_and_spares_the_small() -> None:
+    task = make_task(sizes=(40, 3, 9))
+    learner, train = task.learner(dtype=F64), task.placed_train("cpu", F64)
+    rnd, keys, data = Round(0, 0, 3.0), keys_of(3, torch.arange(3)), train.shard(torch.arange(3))
+    free = Sgd(lr=0.1, batch_size=2, epochs=1)
+    capped = Sgd(lr=0.1, batch_size=2, epochs=1, most=4)
+    assert free.steps_of(train.sizes).tolist() == [20, 2, 5]
+    assert capped.steps_of(train.sizes).tolist() == [4, 2, 4]
+    ours, whole = (local(learner, learner.initial(), data, rnd, keys, None).updates for local in (capped, free))
+    assert (ours - plain_loop(task, capped, rnd, keys)).abs().max() < 1e-9
+    assert torch.equal(ours[1], whole[1])
+    assert not torch.allclose(ours[0], whole[0])
+    with pytest.raises(UsageError, match="max_local_steps"):
+        Sgd(most=0)
 
 
 def test_padding_never_reads_another_client() -> None:

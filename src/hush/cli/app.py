@@ -7,7 +7,7 @@ import warnings
 
 import typer
 
-from hush.cli import lists, privacy, runs
+from hush.cli import data, lists, privacy, runs
 from hush.cli.audit import audit
 from hush.cli.certify import certify
 from hush.cli.console import say
@@ -32,7 +32,7 @@ app.command("audit")(audit)
 app.command("certify")(certify)
 app.add_typer(ledger, name="ledger")
 app.command("methods")(lists.methods)
-app.add_typer(lists.data, name="data")
+app.add_typer(data.data, name="data")
 app.command("models")(lists.models)
 
 

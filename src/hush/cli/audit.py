@@ -44,7 +44,7 @@ def audit(
         method = with_noise(method, 1.0)
     if spec.noise_mode == "secure":
         method = with_secure_noise(method, experiment.cohort)
-    rate = experiment.cohort.size / experiment.clients
+    rate = experiment.cohort.size / experiment.population
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err(), transient=True) as progress:
         bar = progress.add_task("setting up")

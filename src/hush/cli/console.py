@@ -52,6 +52,11 @@ def figures(record: dict[str, Any]) -> str:
         if record.get(key) is not None:
             words.append(f"{label} {100 * record[key]:.1f}%")
             break
+    else:
+        for key, label in (("test_loss", "test"), ("validation_loss", "validation")):
+            if record.get(key) is not None:
+                words.append(f"{label} loss {record[key]:.4g}")
+                break
     if record.get("epsilon") is not None:
         words.append(f"eps {at_least(record['epsilon'])}")
     words.append(f"{record['uplink_bytes_per_client'] / 1e6:.3g} MB")

@@ -17,6 +17,17 @@ from hush.experiment import Spec, parse_settings, read_toml
 Delta = Annotated[float | None, typer.Option("--delta", help="Delta [default: clients^-1.1].")]
 Sampling = Annotated[str | None, typer.Option("--sampling", help="poisson (default), fixed, bounded or secret.")]
 Participations = Annotated[int | None, typer.Option("--participations", help="With --sampling bounded: most rounds of a client.")]
+Partition = Annotated[
+    str | None,
+    typer.Option(
+        "--partition",
+        help="iid, dirichlet:ALPHA, shards:K, natural; +lognormal:SIGMA or +zipf:A for unequal sizes [default: the data set's].",
+    ),
+]
+Evaluation = Annotated[
+    str | None,
+    typer.Option("--evaluation", help="central: on nobody's examples; clients: on a tenth of each client's own, kept apart."),
+]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie [default: $HUSH_DATA, or the user's cache].")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, and nothing else.")]
 
@@ -25,7 +36,9 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 class RunFlags:
     """What was typed after the methods. A flag that was not typed is None: the file or the default decides."""
 
-    data: Annotated[str | None, typer.Option("--data", help="Data set (hush data lists them).")] = None
+    data: Annotated[
+        str | None, typer.Option("--data", help="Data set (hush data lists them), or a .toml file that describes your own.")
+    ] = None
     model: Annotated[str | None, typer.Option("--model", help="Model (hush models lists them).")] = None
     clients: Annotated[int | None, typer.Option("--clients", help="How many clients hold the data.")] = None
     cohort: Annotated[float | None, typer.Option("--cohort", help="Expected number of clients a round.")] = None
@@ -38,9 +51,13 @@ class RunFlags:
     delta: Delta = None
     sampling: Sampling = None
     participations: Participations = None
-    partition: Annotated[str | None, typer.Option("--partition", help="iid (default) or dirichlet:ALPHA.")] = None
+    partition: Partition = None
+    evaluation: Evaluation = None
     validation: Annotated[int | None, typer.Option("--validation", help="Training examples held out for validation.")] = None
     public: Annotated[int | None, typer.Option("--public", help="Training examples made public, taken from the clients.")] = None
+    test_examples: Annotated[
+        int | None, typer.Option("--test-examples", help="Judge on so many test examples at most [default: all, or hush data's].")
+    ] = None
     seed: Annotated[int | None, typer.Option("--seed", help="Start of all public randomness [default: 0].")] = None
     seeds: Annotated[int, typer.Option("--seeds", help="Repeat with this many seeds; report mean and deviation.")] = 1
     device: Annotated[str | None, typer.Option("--device", help="auto (default), cpu or cuda.")] = None
@@ -96,6 +113,8 @@ class RunFlags:
             values[key] = given.pop(key)
         if values.get("ledger"):  # a run that is resumed from elsewhere must find the same one
             values["ledger"] = str(Path(values["ledger"]).resolve())
+        if str(values.get("data", "")).endswith(".toml"):
+            values["data"] = str(Path(values["data"]).resolve())
         if shared:
             known = {key: None for name in shared for key in settings_of(name)}
             for key in given:

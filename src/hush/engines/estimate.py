@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hush.cohort import Cohort
 from hush.core import LocalUpdate, Method, Round, Shard
@@ -50,7 +51,7 @@ def estimate(
     rnd = Round(0, 0, cohort.size)
 
     def seconds(local: LocalUpdate, data: Shard) -> float:
-        """One local training on `data`, from two of its steps where it can be cut short."""
+        """One local training on `data`; where it can be cut short, one step of it, timed over two."""
         short = replace(local, epochs=None, steps=2) if isinstance(local, Sgd) else local
         keys, took = keys_of(0, torch.arange(len(data.size), device=place)), 0.0
         for _ in range(2):  # the first pass pays for set-up
@@ -59,13 +60,18 @@ def estimate(
             if place.type == "cuda":
                 torch.cuda.synchronize()
             took = time.perf_counter() - began
-        return took * local.steps_for(int(data.size.max())) / 2 if isinstance(local, Sgd) else took
+        return took / 2 if isinstance(local, Sgd) else took
 
-    each_round = seconds(method.local, shard) * cohort.size / chunk
+    def steps(local: LocalUpdate, sizes: Tensor) -> float:
+        """What a client trains on average, in the steps that were timed."""
+        return float(local.steps_of(sizes.cpu()).double().mean()) if isinstance(local, Sgd) else 1.0
+
+    each_round = seconds(method.local, shard) * steps(method.local, train.sizes) * cohort.size / chunk
     public = task.placed("public", place, torch.float32)
     for part in method.pipeline.parts:
         if isinstance(part, TopK) and public is not None:
-            each_round += seconds(part.training, whole(Examples(torch.zeros_like(public.x), torch.zeros_like(public.y))))
+            zeros = whole(Examples(torch.zeros_like(public.x), torch.zeros_like(public.y)))
+            each_round += seconds(part.training, zeros) * steps(part.training, zeros.size)
     shares = cohort.expected_participations(allowed, train.count)
     return {
         "method": method.name,

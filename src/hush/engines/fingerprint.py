@@ -20,7 +20,7 @@ from hush.cohort import Cohort
 from hush.core import Method, Round, Server
 from hush.local.sgd import Sgd
 from hush.random import keys_of, uniform
-from hush.tasks.task import Task, whole
+from hush.tasks.task import Clients, Task, whole
 from hush.version import __version__
 
 
@@ -131,8 +131,9 @@ def _digest_of(task: Task) -> str:
     digest = hashlib.sha256()
     train = task.train
     tensors: list[Tensor] = [train.x, train.y, train.sizes, *task.model.state_dict().values()]
-    for pair in (task.test, task.validation, task.public):
-        tensors += list(pair) if pair is not None else []
+    for part in (task.test, task.validation, task.public):
+        if part is not None:
+            tensors += [part.x, part.y, part.sizes] if isinstance(part, Clients) else list(part)  # type: ignore[arg-type]
     for tensor in tensors:
         digest.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hush.cohort import Bounded, Cohort, FixedSize, Poisson, SecretParticipation
 from hush.core import Method, State, within
+from hush.engines.evaluate import evaluate
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
 from hush.errors import Diverged
-from hush.local.flat import FlatModel
 from hush.privacy.accountant import spent
 from hush.privacy.ledger import RunAccount
 from hush.privacy.settle import as_charged, certify
-from hush.tasks.task import Examples
 from hush.transforms import AdaptiveClip, Clip
 from hush.version import __version__
 
@@ -38,9 +35,14 @@ def judge(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
     record |= {"validation_accuracy": None, "validation_loss": None, "test_accuracy": None, "test_loss": None}
     for name, examples, wanted in (("validation", run.validation, True), ("test", run.test, run.track_test)):
         if examples is not None and wanted:
-            record[f"{name}_loss"], record[f"{name}_accuracy"] = _evaluate(run.learner, model, examples)
-            if record[f"{name}_loss"] is None:
+            figures = evaluate(run, model, name)
+            record |= {f"{name}_loss": figures.loss, f"{name}_accuracy": figures.accuracy}
+            if figures.metrics:
+                record[f"{name}_metrics"] = figures.metrics
+            if figures.loss is None and len(examples.x):
                 raise Diverged(f"The model of round {now.round} returns NaN or infinity on the {name} examples: lower lr.")
+    if views := [key for key in un_noised(run) if record.get(key) is not None]:
+        record["un_noised"] = views
     record["epsilon"] = None
     if run.plan is not None and run.delta is not None:
         charged = as_charged(run.plan, now.round, now.charges)
@@ -64,11 +66,14 @@ def best_by(run: Run) -> str | None:
     return "validation" if run.validation is not None else None
 
 
-def _evaluate(learner: FlatModel, model: Tensor, examples: Examples) -> tuple[float | None, float | None]:
-    scores = learner.scores(model, *examples)
-    loss = float(scores.losses.double().mean())
-    accuracy = None if scores.correct is None else float(scores.correct.double().mean())
-    return (loss if math.isfinite(loss) else None), accuracy
+def un_noised(run: Run) -> tuple[str, ...]:
+    """The figures that no guarantee covers: of clients' own examples, and without noise. For simulation alone."""
+    names = ["train_loss"]
+    for part in ("validation", "test"):
+        if run.task.belongs_to_clients(part):
+            names += [f"{part}_accuracy", f"{part}_loss", f"{part}_metrics"]
+            names += ["best_test_accuracy", "per_client"] if part == "test" else []
+    return tuple(names)
 
 
 def conclude(
@@ -76,12 +81,12 @@ def conclude(
 ) -> Result:
     """The result: the last model, and the best round's beside it."""
     model = run.method.model(now.params, now.state)
-    loss, accuracy = _evaluate(run.learner, model, run.test) if run.test is not None else (None, None)
+    figures = evaluate(run, model, "test")
     best = None
     if run.test is not None and best_by(run) == "test":
         best = now.best_accuracy if now.best_accuracy >= 0 else None
     elif run.test is not None and best_by(run) == "validation":
-        best = _evaluate(run.learner, now.best, run.test)[1]
+        best = evaluate(run, now.best, "test").accuracy
     charged = as_charged(run.plan, now.round, now.charges) if run.plan is not None else None
     proof = certify(charged, run.delta, run.method)
     guarantee = proof.guarantee if proof else None
@@ -98,9 +103,9 @@ def conclude(
         rounds=now.round,
         seed=run.seed,
         parameters=dim,
-        test_accuracy=accuracy,
+        test_accuracy=figures.accuracy,
         best_test_accuracy=best,
-        test_loss=loss,
+        test_loss=figures.loss,
         train_loss=now.train_loss,
         validation_accuracy=next((r.get("validation_accuracy") for r in reversed(history)), None),
         epsilon=guarantee.epsilon if guarantee else None,
@@ -123,6 +128,10 @@ def conclude(
         stopped=stopped,
         best_by=best_by(run),
         notes=run.notes,
+        test_metrics=figures.metrics or {},
+        validation_metrics=next((r["validation_metrics"] for r in reversed(history) if r.get("validation_metrics")), {}),
+        per_client=figures.per_client,
+        un_noised=un_noised(run),
         run_id=run.run_id,
         noise_mode=None if run.plan is None else "secure" if run.plan.secure else "fast",
         rounds_charged=charged.rounds if charged is not None else None,

@@ -50,6 +50,13 @@ class Result:
     stopped: str | None = None
     best_by: str | None = None
     notes: tuple[str, ...] = ()
+    test_metrics: dict[str, float | None] = field(default_factory=dict)
+    """What the task reports besides loss and accuracy, by name."""
+    validation_metrics: dict[str, float | None] = field(default_factory=dict)
+    per_client: dict[str, Any] | None = None
+    """How unequally clients are served, where each has test examples of its own: mean, deviation, worst, worst tenth."""
+    un_noised: tuple[str, ...] = ("train_loss",)
+    """Figures here that no guarantee covers: for simulation alone, like diagnostics.jsonl."""
     run_id: str | None = None
     """Equal for the same run on the same machine; made from its secret, so it tells nothing else."""
     noise_mode: str | None = None
@@ -67,8 +74,7 @@ class Result:
         """The JSON object: the figures alone."""
         skipped = ("configuration", "proof", "history", "state_dict")
         fields = {key: value for key, value in self.__dict__.items() if key not in skipped}
-        # the one figure here that no guarantee covers: for simulation alone, like diagnostics.jsonl
-        return fields | {"notes": list(self.notes), "un_noised": ["train_loss"]}
+        return fields | {"notes": list(self.notes), "un_noised": list(self.un_noised)}
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -82,7 +88,7 @@ class Result:
         certificate = folder.read_json("certificate.json")
         saved = folder.read_tensors("model.safetensors")
         return Result(
-            **{key: item for key, item in value.items() if key != "un_noised"} | {"notes": tuple(value["notes"])},
+            **value | {"notes": tuple(value["notes"]), "un_noised": tuple(value["un_noised"])},
             configuration=certificate["configuration"],
             proof=proof_from_dict(certificate),
             history=folder.keep_rounds("rounds.jsonl", value["rounds"]),
@@ -93,6 +99,7 @@ class Result:
         """What was proved, in a form to file: the statement and its assumptions, no figure of any client's data."""
         keys = ("method", "data", "model", "clients", "cohort", "sampling", "rounds", "rounds_charged", "noise_multiplier")
         facts = {key: getattr(self, key) for key in (*keys, "claimed_epsilon", "population", "run_id", "hush_version")}
+        facts["un_noised"] = list(self.un_noised)
         return (
             facts
             | proof_to_dict(self.proof)
@@ -107,6 +114,8 @@ class Result:
         """What was learned, what privacy was spent, what it cost in bytes, in words a person can repeat."""
         if self.test_accuracy is not None:
             learned = f"{100 * self.test_accuracy:.0f}% accuracy"
+        elif (root := self.test_metrics.get("rmse")) is not None:
+            learned = f"root mean square error {root:.4g}"
         elif self.test_loss is not None:
             learned = f"test loss {self.test_loss:.4g}"
         else:

@@ -193,6 +193,7 @@ def set_up(
     if isinstance(cohort, Bounded) and cohort.lasts(train.count) < rounds:
         warnings.warn(cohort.too_short(train.count, rounds), stacklevel=2)
 
+    task.refuse_impossible_values()
     learner = task.learner(place, dtype)
     learner.probe(train.x, train.y)
     public = task.placed("public", place, dtype)

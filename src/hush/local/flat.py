@@ -22,6 +22,9 @@ from torch.overrides import TorchFunctionMode
 from hush.errors import UsageError
 from hush.random import fold, uniform
 
+IGNORED = -100
+"""A target that stands for nothing, as in PyTorch's cross-entropy: the padding of a short text."""
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) to one loss per example."""
 
@@ -33,6 +36,9 @@ class Scores(NamedTuple):
 
     losses: Tensor
     correct: Tensor | None
+    targets: Tensor
+    """How many targets of each example count: one, or those of a text that are not padding."""
+    outputs: Tensor | None = None
 
 
 class FlatModel:
@@ -44,9 +50,10 @@ class FlatModel:
         loss: Loss,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        ignored: int = IGNORED,
     ) -> None:
         self.module = copy.deepcopy(module).to(device=device, dtype=dtype)
-        self.loss = loss
+        self.loss, self.ignored = loss, ignored
         self.device, self.dtype = torch.device(device), dtype
         trainable = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         if not trainable:
@@ -169,17 +176,27 @@ class FlatModel:
                 )
 
     @torch.no_grad()
-    def scores(self, params: Tensor, x: Tensor, y: Tensor, batch: int = 2048) -> Scores:
-        """Loss, and for classification whether the answer is right, of every example."""
+    def scores(self, params: Tensor, x: Tensor, y: Tensor, batch: int = 2048, outputs: bool = False) -> Scores:
+        """Loss, and for classification the share of right answers, of every example; its outputs too if asked for."""
         self.module.eval()
         named = self.named(params)
-        losses, correct = [], []
+        losses, correct, counts, kept = [], [], [], []
         for xs, ys in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
-            outputs = functional_call(self.module, named, (xs,))
-            losses.append(self.per_example(outputs, ys))
-            if _is_classification(outputs, ys):
-                correct.append((outputs.argmax(1) == ys).reshape(len(ys), -1).to(self.dtype).mean(1))
-        return Scores(torch.cat(losses), torch.cat(correct) if correct else None)
+            answers = functional_call(self.module, named, (xs,))
+            counting = (ys != self.ignored).reshape(len(ys), -1)
+            losses.append(self.per_example(answers, ys))
+            counts.append(counting.sum(1) if answers.dim() > 2 and not ys.is_floating_point() else torch.ones_like(counting[:, 0]))
+            if _is_classification(answers, ys):
+                right = (answers.argmax(1) == ys).reshape(len(ys), -1) & counting
+                correct.append(right.sum(1) / counting.sum(1).clamp_min(1).to(self.dtype))
+            if outputs:
+                kept.append(answers)
+        return Scores(
+            torch.cat(losses),
+            torch.cat(correct) if correct else None,
+            torch.cat(counts).to(self.dtype),
+            torch.cat(kept) if kept else None,
+        )
 
     def per_example(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss per example: a loss with further axes (a token each) is averaged over them."""

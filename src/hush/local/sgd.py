@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,15 +12,18 @@ from torch import Tensor
 from hush.core import LocalUpdate, Public, Round, Shard, Trained
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
-from hush.random import fold, words
+from hush.random import fold, word_at
+
+_BLOCK = 1024
+"""Steps that are planned at once."""
 
 
 @dataclass(frozen=True)
 class Sgd(LocalUpdate):
     """theta_i <- theta_i - lr_t * v_i with v_i <- momentum * v_i + g_i, v_i = 0 at the start of every round.
 
-    Train for `epochs` passes over the client's own examples, or for exactly `steps` batches. `lr_t = lr * decay^(t // every)`.
-    `prox` adds FedProx's term (prox/2) ||theta_i - theta_t||^2 to the loss (Li et al. 2020).
+    Train for `epochs` passes over the client's own examples, or for exactly `steps` batches, and for `most` at most;
+    `lr_t = lr * decay^(t // every)`. `prox` adds FedProx's term (prox/2) ||theta_i - theta_t||^2 to the loss (Li et al. 2020).
     """
 
     lr: float = 0.1
@@ -32,6 +34,8 @@ class Sgd(LocalUpdate):
     decay: float = 1.0
     every: int = 1
     prox: float = 0.0
+    most: int | None = None
+    """The most batches that a client trains on in a round, whatever its size."""
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
@@ -42,83 +46,99 @@ class Sgd(LocalUpdate):
             raise UsageError("Give local_epochs or local_steps, not both and not neither.")
         if (self.epochs or self.steps or 0) < 1:
             raise UsageError("Local training needs at least one epoch or step.")
+        if self.most is not None and self.most < 1:
+            raise UsageError(f"max_local_steps must be at least 1, not {self.most}.")
         if not 0 <= self.momentum < 1:
             raise UsageError(f"momentum must lie in [0, 1), not {self.momentum:g}.")
         if not self.decay > 0 or self.prox < 0:
             raise UsageError("lr_decay must be positive and prox not negative.")
 
     def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
-        some = data.size > 0
-        if len(some) == 0 or not bool(some.all()):  # a client without examples has nothing to say
-            own = Shard(data.x, data.y, data.start[some], data.size[some])
-            updates, losses = params.new_zeros(len(some), len(params)), params.new_zeros(len(some))
-            if bool(some.any()):
-                updates[some], losses[some] = self(learner, params, own, rnd, keys[some], public)
-            return Trained(updates, losses)
+        steps = self.steps_of(data.size.cpu())
+        if bool((steps[1:] > steps[:-1]).any()):  # those that are done first come last, so that who still trains is a prefix
+            order = steps.argsort(descending=True, stable=True).to(keys.device)
+            own = Shard(data.x, data.y, data.start[order], data.size[order])
+            trained, back = self(learner, params, own, rnd, keys[order], public), order.argsort()
+            return Trained(trained.updates[back], trained.losses[back])
         lr = self.lr * self.decay ** (rnd.index // self.every)
         local = params.expand(len(data.size), -1).clone()
         velocity = torch.zeros_like(local) if self.momentum else None
-        seen = losses = params.new_zeros(len(data.size))
+        losses = params.new_zeros(len(data.size))
         for step, batch in enumerate(self.schedule(data, keys)):
+            now = local[: len(batch.rows)]
             weight = batch.real.to(params.dtype)
-            gradient, loss = learner.gradients(local, data.x[batch.rows], data.y[batch.rows], weight, fold(keys, step))
+            gradient, loss = learner.gradients(now, data.x[batch.rows], data.y[batch.rows], weight, fold(keys[: len(now)], step))
             if self.prox:
-                gradient += self.prox * (local - params)
+                gradient += self.prox * (now - params)
             if velocity is not None:
-                gradient = velocity.mul_(self.momentum).add_(gradient)
-            if batch.all_live:
-                local.sub_(gradient, alpha=lr)
-            else:  # a client whose own steps are over stays where it is
-                local = torch.where(batch.live[:, None], local - lr * gradient, local)
-            losses, seen = losses + torch.where(batch.live, loss, 0.0), seen + batch.live
-        return Trained(local.neg_().add_(params), losses / seen.clamp_min(1.0))
+                gradient = velocity[: len(now)].mul_(self.momentum).add_(gradient)
+            now.sub_(gradient, alpha=lr)
+            losses[: len(now)] += loss
+        return Trained(local.neg_().add_(params), losses / steps.to(losses).clamp_min(1.0))
 
     def schedule(self, data: Shard, keys: Tensor) -> Iterator[Batch]:
         """What each client reads at each step: fresh shuffles of its own examples, from its own key.
 
-        One order a client is held at a time, and drawn anew when that client begins its next epoch.
+        Clients come with the longest training first; whoever is done is left out, so nobody is padded to the largest. One order
+        a client is held at a time, end to end, and drawn anew when that client begins its next epoch.
         """
-        device = data.size.device
-        size = data.size.cpu()  # a few numbers: who reads what is decided on the host and sent to the device at once
-        per_epoch = (size + self.batch_size - 1) // self.batch_size
-        steps = per_epoch * self.epochs if self.epochs is not None else torch.full_like(size, self.steps or 0)
-        step = torch.arange(int(steps.max()))[:, None]
-        live, within = step < steps, step % per_epoch
-        begins, epochs = live & (within == 0), (step // per_epoch).to(device)
-        offsets, alive = (within * self.batch_size).to(device), live.to(device)
-        largest, width = int(size.max()), min(self.batch_size, int(size.max()))
-        order = torch.empty(len(size), largest, dtype=torch.int64, device=device)
-        column = torch.arange(width, device=device)
-        for now, (beginning, living) in enumerate(zip(begins, live, strict=True)):
-            if bool(beginning.all()):
-                order = self._shuffled(data.size, keys, epochs[now], largest)
-            elif bool(beginning.any()):
-                rows = torch.nonzero(beginning).flatten().to(device)
-                order[rows] = self._shuffled(data.size[rows], keys[rows], epochs[now, rows], largest)
-            place = offsets[now][:, None] + column
-            real = alive[now][:, None] & (place < data.size[:, None])
-            # a padded row repeats the client's own first example and weighs nothing
-            chosen = torch.where(real, order.gather(1, place.clamp_max(largest - 1)), 0)
-            yield Batch(data.start[:, None] + chosen, real, alive[now], bool(living.all()))
+        device, size = data.size.device, data.size.cpu()  # who reads what is decided on the host and sent to the device in blocks
+        steps, per_epoch = self.steps_of(size), _batches(size, self.batch_size).clamp_min(1)
+        orders = _Orders(data.size, size, keys)
+        column = torch.arange(min(self.batch_size, max(size.tolist(), default=0)), device=device)
+        last = max(steps.tolist(), default=0)
+        for first in range(0, last, _BLOCK):
+            step = torch.arange(first, min(first + _BLOCK, last))[:, None]
+            live, within = step < steps, step % per_epoch
+            begins, offsets, epochs = live & (within == 0), (within * self.batch_size).to(device), (step // per_epoch).to(device)
+            for now, (count, some) in enumerate(zip(live.sum(1).tolist(), begins.any(1).tolist(), strict=True)):
+                if some:
+                    orders.draw(torch.nonzero(begins[now]).flatten(), epochs[now])
+                place = offsets[now, :count, None] + column
+                real = place < data.size[:count, None]
+                # a padded row repeats the client's own first example and weighs nothing
+                yield Batch(data.start[:count, None] + torch.where(real, orders.at(place), 0), real)
 
-    @staticmethod
-    def _shuffled(size: Tensor, keys: Tensor, epochs: Tensor, largest: int) -> Tensor:
-        """`[clients, largest]`: a random order of each client's own examples first, padding after."""
-        score = words(fold(fold(keys, -2), epochs), largest) >> 1
-        padding = torch.arange(largest, device=size.device) >= size[:, None]
-        return score.masked_fill_(padding, torch.iinfo(torch.int64).max).argsort(dim=1)
+    def steps_of(self, sizes: Tensor) -> Tensor:
+        """How many batches clients of these sizes train on in a round; one without examples has nothing to say."""
+        if self.epochs is None:
+            steps = torch.full_like(sizes, self.steps or 0).masked_fill(sizes == 0, 0)
+        else:
+            steps = self.epochs * _batches(sizes, self.batch_size)
+        return steps if self.most is None else steps.clamp_max(self.most)
 
-    def steps_for(self, size: int) -> int:
-        """How many batches a client with `size` examples trains on in a round."""
-        if self.epochs is not None:
-            return self.epochs * math.ceil(size / self.batch_size)
-        return self.steps or 0
+
+def _batches(sizes: Tensor, batch: int) -> Tensor:
+    return (sizes + batch - 1) // batch
+
+
+class _Orders:
+    """The order in which each client reads its own examples, one client after another without padding."""
+
+    def __init__(self, size: Tensor, on_host: Tensor, keys: Tensor) -> None:
+        self.size, self.on_host, self.keys = size, on_host, fold(keys, -2)
+        self.first = torch.cumsum(size, 0) - size
+        self.order = torch.empty(int(on_host.sum()), dtype=torch.int64, device=size.device)
+
+    def draw(self, clients: Tensor, epochs: Tensor) -> None:
+        """A fresh order for these clients (numbers on the host), each for its own epoch."""
+        total = int(self.on_host[clients].sum())
+        clients = clients.to(self.size.device)
+        size = self.size[clients]
+        owner = torch.repeat_interleave(torch.arange(len(clients), device=size.device), size, output_size=total)
+        place = torch.arange(total, device=size.device) - (torch.cumsum(size, 0) - size)[owner]
+        word = word_at(fold(self.keys[clients], epochs[clients])[owner], place)
+        # one sort for all: by client, then by the upper 40 bits of a random word
+        shuffled = place[((owner << 40) + (word >> 24) + (1 << 39)).argsort(stable=True)]
+        self.order[self.first[clients][owner] + place] = shuffled
+
+    def at(self, place: Tensor) -> Tensor:
+        """The examples at these places of the first clients' orders; beyond a client's last, anything."""
+        return self.order[(self.first[: len(place), None] + place).clamp_max(len(self.order) - 1)]
 
 
 class Batch(NamedTuple):
-    """One step of a chunk: `[clients, batch]` rows, which of them are real, and which clients still train."""
+    """One step of the clients that still train, the longest first: `[clients, batch]` rows, and which of them are real."""
 
     rows: Tensor
     real: Tensor
-    live: Tensor
-    all_live: bool

@@ -22,6 +22,7 @@ class Common(TypedDict, total=False):
     batch_size: int
     local_epochs: int
     local_steps: int
+    max_local_steps: int
     prox: float
     server: str
     server_lr: float
@@ -45,6 +46,7 @@ def local_sgd(**settings: Unpack[Common]) -> Sgd:
         decay=settings.get("lr_decay", 1.0),
         every=settings.get("lr_decay_every", 1),
         prox=settings.get("prox", 0.0),
+        most=settings.get("max_local_steps"),
     )
 
 

@@ -56,6 +56,13 @@ def _proved(c: dict[str, Any]) -> str:
     sections = [lead, _table(rows)]
     sections.append("<h2>What that means for an attacker</h2>" + _attack(c))
     sections.append("<h2>It holds if</h2>" + _list(proved["assumptions"]))
+    if c.get("un_noised"):
+        figures = ", ".join(name.replace("_", " ") for name in c["un_noised"])
+        sections.append(
+            f"<h2>Not covered</h2><p>These figures of <code>result.json</code> and <code>rounds.jsonl</code> are computed from "
+            f"clients' own examples without noise, for simulation alone: {html.escape(figures)}. Do not publish them where the "
+            "clients are real.</p>"
+        )
     if proved["warnings"]:
         sections.append("<h2>Mind</h2>" + _list(proved["warnings"]))
     sections.append("<h2>Against the server</h2>" + _server(c))

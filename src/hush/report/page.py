@@ -23,8 +23,7 @@ def run_page(result: Result, diagnostics: list[dict[str, Any]]) -> str:
     """The page as text."""
     proved = result.guarantee
     cards = [
-        (_percent(result.test_accuracy), "test accuracy, last round"),
-        (_percent(result.best_test_accuracy), f"test accuracy, best round by {result.best_by or 'nothing'}"),
+        *_learned(result),
         ("none" if proved is None else at_least(proved.epsilon), "epsilon proved" if proved else "privacy guarantee"),
         (f"{result.uplink_bytes_per_client / 1e6:.3g} MB", "sent per client, on average"),
     ]
@@ -39,6 +38,25 @@ def run_page(result: Result, diagnostics: list[dict[str, Any]]) -> str:
     title = html.escape(f"{result.method} on {result.data}")
     head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>"
     return head + "".join(sections) + "</html>\n"
+
+
+def _learned(result: Result) -> list[tuple[str, str]]:
+    """Accuracy, last and best; of a task that has none, its loss; and the task's own metrics."""
+    if result.test_accuracy is not None or result.test_loss is None:
+        last = (_percent(result.test_accuracy), "test accuracy, last round")
+        cards = [last, (_percent(result.best_test_accuracy), f"test accuracy, best round by {result.best_by or 'nothing'}")]
+    else:
+        cards = [(f"{result.test_loss:.4g}", "test loss, last round")]
+    names = {"auc": "AUC", "macro_f1": "macro F1", "rmse": "RMSE", "mae": "mean absolute error"}
+    for name, value in result.test_metrics.items():
+        cards.append(("undefined" if value is None else f"{value:.4g}", f"test {names.get(name, html.escape(name))}"))
+    if result.per_client is not None:
+        spread = result.per_client
+        shown = [
+            f"{100 * v:.1f}%" if spread["figure"] == "accuracy" else f"{v:.4g}" for v in (spread["worst_tenth"], spread["mean"])
+        ]
+        cards.append((shown[0], f"a client in ten has worse {spread['figure']} (mean {shown[1]} of {spread['clients']:,} clients)"))
+    return cards
 
 
 def _privacy(result: Result) -> str:
@@ -68,7 +86,12 @@ def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
 
         accuracy = {name: series(result.history, f"{name}_accuracy", 100) for name in ("validation", "test")}
         accuracy = {name: points for name, points in accuracy.items() if points}
-        pictures = [line_figure(accuracy, "round", f"{' and '.join(accuracy)} accuracy in %")]
+        if accuracy:
+            pictures = [line_figure(accuracy, "round", f"{' and '.join(accuracy)} accuracy in %")]
+        else:
+            losses = {name: series(result.history, f"{name}_loss") for name in ("validation", "test")}
+            losses = {name: points for name, points in losses.items() if points}
+            pictures = [line_figure(losses, "round", f"{' and '.join(losses)} loss")] if losses else []
         if result.guarantee is not None:
             pictures.append(line_figure({"epsilon": series(result.history, "epsilon")}, "round", "epsilon spent"))
         keys = ("signal_norm", "noise_norm", "clip_bias", "compression_error")
@@ -79,10 +102,11 @@ def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
         clipped = {"clipped fraction": series(diagnostics, "clipped_fraction")}
         if clipped["clipped fraction"]:
             pictures.append(line_figure(clipped, "round", "clipped fraction (simulation only)"))
+        views = ", ".join(name.replace("_", " ") for name in result.un_noised)
         warning = (
-            "<p class=warn>Pictures marked 'simulation only', and the training loss below, are un-noised views of the clients' "
+            f"<p class=warn>Pictures marked 'simulation only', and these figures: {html.escape(views)}, are un-noised views of the "
+            "clients' data: no guarantee covers them, so do not publish them where the clients are real.</p>"
         )
-        warning += "data: no guarantee covers them, so do not publish them where the clients are real.</p>"
         return "<div class=pictures>" + "".join(as_svg(p) for p in pictures) + "</div>" + (warning if diagnostics else "")
     except ImportError:
         return "<p>Pictures need matplotlib: <code>pip install 'hush-fl[plots]'</code>.</p>"
@@ -92,6 +116,8 @@ def _table(values: dict[str, Any]) -> str:
     rows = []
     for key, value in values.items():
         told = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        if isinstance(value, dict):
+            told = ", ".join(f"{name} {item:,.6g}" if isinstance(item, float) else f"{name} {item}" for name, item in value.items())
         shown = "none" if value is None else f"{value:,.6g}" if isinstance(value, float) else told
         rows.append(f"<tr><td>{html.escape(key.replace('_', ' '))}</td><td>{html.escape(shown)}</td></tr>")
     return f"<table>{''.join(rows)}</table>"

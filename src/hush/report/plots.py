@@ -23,15 +23,18 @@ def comparison_figure(curves: Curves, title: str) -> Any:
         raise UsageError("Plots need matplotlib: pip install 'hush-fl[plots]'.") from None
     figure = Figure(figsize=(9.6, 3.8), layout="constrained")
     by_round, by_bytes = figure.subplots(1, 2, sharey=True)
+    every = [record for records in curves.values() for record in records]
+    shown = _accuracy if any(_accuracy(record) is not None for record in every) else _loss
     for (label, records), colour in zip(curves.items(), COLOURS * (1 + len(curves) // len(COLOURS)), strict=False):
-        points = [(r["round"], r["uplink_bytes_per_client"] / 1e6, _accuracy(r)) for r in records if _accuracy(r) is not None]
+        points = [(r["round"], r["uplink_bytes_per_client"] / 1e6, shown(r)) for r in records if shown(r) is not None]
         if not points:
             continue
         rounds, megabytes, accuracy = zip(*points, strict=True)
         by_round.plot(rounds, accuracy, color=colour, label=label, linewidth=1.8)
         by_bytes.plot(megabytes, accuracy, color=colour, label=label, linewidth=1.8)
-    on_test = any(r.get("test_accuracy") is not None for records in curves.values() for r in records)
-    by_round.set(xlabel="round", ylabel=f"{'test' if on_test else 'validation'} accuracy in %", title=title)
+    figure_name, unit = ("accuracy", " accuracy in %") if shown is _accuracy else ("loss", " loss")
+    on_test = any(record.get(f"test_{figure_name}") is not None for record in every)
+    by_round.set(xlabel="round", ylabel=f"{'test' if on_test else 'validation'}{unit}", title=title)
     by_bytes.set(xlabel="MB sent per client (log)", xscale="log", title="and what it costs")
     for axes in (by_round, by_bytes):
         axes.grid(alpha=0.25)
@@ -106,3 +109,8 @@ def _accuracy(record: dict[str, Any]) -> float | None:
         if record.get(key) is not None:
             return 100.0 * float(record[key])
     return None
+
+
+def _loss(record: dict[str, Any]) -> float | None:
+    """Of a task that has no accuracy."""
+    return next((float(record[key]) for key in ("test_loss", "validation_loss") if record.get(key) is not None), None)

@@ -19,8 +19,8 @@ def comparison(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         table.add_row(
             row["method"],
-            _percent(row, "test_accuracy"),
-            _percent(row, "best_test_accuracy"),
+            _figure(row, "test_accuracy"),
+            _figure(row, "best_test_accuracy"),
             "none" if row["epsilon"] is None else at_least(row["epsilon"]),
             f"{row['uplink_bytes_per_client'] / 1e6:.3g}",
             f"{row['downlink_bytes_per_client'] / 1e6:.3g}",
@@ -29,8 +29,9 @@ def comparison(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _percent(row: dict[str, Any], key: str) -> str:
+def _figure(row: dict[str, Any], key: str) -> str:
+    """Accuracy, or of a task that has none the loss."""
     if row[key] is None:
-        return ""
+        return f"loss {row['test_loss']:.4g}" if key == "test_accuracy" and row["test_loss"] is not None else ""
     spread = row.get(f"{key}_std")
     return f"{100 * row[key]:.1f}%" + (f" ± {100 * spread:.1f}" if spread is not None else "")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from hush.errors import UsageError
+from hush.names import pick
 from hush.random import derive
 from hush.tasks.catalogue import dataset
+from hush.tasks.deal import EVALUATIONS, deal, fewer
 from hush.tasks.fetch import data_dir
 from hush.tasks.models import build_model
-from hush.tasks.partition import partition
-from hush.tasks.task import Clients, Examples, Task
+from hush.tasks.models.pixels import on_pixels
+from hush.tasks.task import Task
 
 
 def load_task(
@@ -21,39 +22,50 @@ def load_task(
     model: str | None = None,
     *,
     clients: int | None = None,
-    split: str = "iid",
+    split: str | None = None,
     validation: int | None = None,
     public: int = 0,
+    evaluation: str | None = None,
+    test_examples: int | None = None,
     seed: int = 0,
     folder: Path | None = None,
 ) -> Task:
     """`data` split over `clients`, with `validation` and `public` examples taken out of the training set *first*.
 
-    Public examples belong to no client: a mask made from them costs no privacy.
+    Args:
+        data: a name of the catalogue; `None` elsewhere means its default there.
+        model: a name of `hush models`.
+        clients: how many; by default the paper's number, or all there are by nature.
+        split: `iid`, `dirichlet:ALPHA`, `shards:K`, `natural`, or with sizes `iid+lognormal:SIGMA`, `dirichlet:ALPHA+zipf:A`.
+        validation: examples that pick the best round; they belong to no client.
+        public: examples that a mask may be made from; they belong to no client either.
+        evaluation: `central`, on examples of nobody; or `clients`: each keeps a tenth of its own to validate and one to test.
+        test_examples: at most so many, drawn by the seed.
+        seed: of the split and of the model's weights.
+        folder: where data sets lie.
     """
     entry = dataset(data)
+    evaluation = evaluation or entry.evaluation
+    pick(dict.fromkeys(EVALUATIONS), evaluation, "evaluation")
+    split = split or entry.partition
     held = entry.validation if validation is None else validation
-    if held < 0 or public < 0 or held + public >= entry.train:
-        raise UsageError(
-            f"{data} has {entry.train:,} training examples: {held:,} for validation and {public:,} public are too many."
-        )
-    module = build_model(model or entry.model, torch.Size(entry.shape), entry.classes, derive(seed, 11))
-    train, test = entry.load(data_dir(folder))
-    order = torch.from_numpy(np.random.default_rng(derive(seed, 12)).permutation(len(train.x)))
-
-    def take(rows: torch.Tensor) -> Examples:
-        return Examples(train.x[rows], train.y[rows])
-
-    rest = order[held + public :]
-    parts = partition(split, train.y[rest].numpy(), clients or entry.clients, derive(seed, 13))
-    rows = rest[torch.from_numpy(np.concatenate(parts))]
+    if evaluation == "clients":
+        if validation:
+            raise UsageError("With evaluation=clients each client keeps a tenth of its own for validation: leave validation out.")
+        held = 0
+    network = build_model(model or entry.model, torch.Size(entry.shape), entry.classes, derive(seed, 11))
+    wanted = clients if clients is not None or split == "natural" else entry.clients
+    dealt = deal(entry.load(data_dir(folder)), split, wanted, held, public, seed, evaluation)
+    test, note = fewer(dealt.test, test_examples if test_examples is not None else entry.test_examples, seed)
     return Task(
-        model=module,
-        clients=Clients(train.x[rows], train.y[rows], torch.tensor([len(part) for part in parts])),
+        model=on_pixels(network, entry.mean, entry.std) if entry.mean else network,
+        clients=dealt.clients,
         test=test,
-        validation=take(order[:held]) if held else None,
-        public=take(order[held : held + public]) if public else None,
-        name=data,
-        notes=(f"partition: {split}",),
+        validation=dealt.validation,
+        public=dealt.public,
+        loss=entry.loss,
+        metrics=entry.metrics,
+        name=entry.name,
+        notes=(f"partition: {split}", *dealt.notes, *note),
         model_name=model or entry.model,
     )

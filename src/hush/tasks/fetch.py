@@ -21,7 +21,8 @@ class File:
     """One file of a data set."""
 
     name: str
-    size: int
+    size: int | None
+    """None where nobody who published it said."""
     sha256: str
 
 
@@ -42,7 +43,7 @@ def verified(folder: Path, file: File, dataset: str) -> Path:
             f"{path} is not there: run 'hush data fetch {dataset}', or point HUSH_DATA at a folder that holds {dataset}/."
         )
     size = path.stat().st_size
-    if size != file.size:
+    if file.size is not None and size != file.size:
         raise DataError(f"{path} has {size:,} bytes instead of {file.size:,}: delete it and run 'hush data fetch {dataset}'.")
     if sha256_of(path) != file.sha256:
         raise DataError(f"{path} is corrupted (its sha256 differs): delete it and run 'hush data fetch {dataset}'.")
@@ -60,7 +61,7 @@ def download(base: str, folder: Path, files: tuple[File, ...], dataset: str, pro
     folder.mkdir(parents=True, exist_ok=True)
     for file in files:
         path = folder / file.name
-        if path.is_file() and path.stat().st_size == file.size and sha256_of(path) == file.sha256:
+        if path.is_file() and file.size in (None, path.stat().st_size) and sha256_of(path) == file.sha256:
             continue
         part = path.with_name(path.name + ".part")
         try:
@@ -75,7 +76,7 @@ def download(base: str, folder: Path, files: tuple[File, ...], dataset: str, pro
 
 def _download_one(url: str, part: Path, file: File, progress: Progress | None) -> None:
     have = part.stat().st_size if part.is_file() else 0
-    if have >= file.size:
+    if file.size is not None and have >= file.size:
         part.unlink()
         have = 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
@@ -86,9 +87,9 @@ def _download_one(url: str, part: Path, file: File, progress: Progress | None) -
             while block := answer.read(1 << 16):
                 out.write(block)
                 done += len(block)
-                if done > file.size:
+                if file.size is not None and done > file.size:
                     raise OSError(f"it is longer than {file.size:,} bytes")
                 if progress is not None:
-                    progress(file.name, done, file.size)
-    if done != file.size:
+                    progress(file.name, done, file.size or done)
+    if file.size is not None and done != file.size:
         raise OSError(f"it broke off after {done:,} of {file.size:,} bytes")

@@ -1,6 +1,12 @@
-"""Who holds which example. Every partition is deterministic by its seed and uses each example once."""
+"""Who holds which example. Every partition is deterministic by its seed and uses each example once.
+
+A spec names how labels are dealt, and optionally how sizes differ: `iid`, `dirichlet:0.1`, `shards:2`, `natural`,
+`iid+lognormal:1`, `dirichlet:0.3+zipf:1.2`.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,41 +14,75 @@ from numpy.typing import NDArray
 from hush.errors import UsageError
 
 Index = NDArray[np.int64]
+KNOWN = "iid, dirichlet:ALPHA, shards:K, natural, or one of the first two with +lognormal:SIGMA or +zipf:A for unequal sizes"
 
 
-def partition(spec: str, labels: Index, clients: int, seed: int) -> list[Index]:
-    """The rows of each client, by a spec such as `iid` or `dirichlet:0.3`."""
-    name, _, argument = spec.partition(":")
+def partition(spec: str, labels: Index, clients: int, seed: int, owner: Index | None = None) -> list[Index]:
+    """The rows of each client, by a spec such as `iid`, `dirichlet:0.3`, `shards:2`, `natural` or `iid+lognormal:1`.
+
+    `owner` says whose each example is, where a data set has clients by nature.
+    """
+    name, argument, size_name, size_argument = parse(spec)
+    rng = np.random.default_rng(seed)
+    if name == "natural":
+        return natural(owner, clients, rng)
     if clients < 1 or clients > len(labels):
         raise UsageError(f"{len(labels):,} training examples cannot be split over {clients:,} clients.")
-    rng = np.random.default_rng(seed)
-    if name == "iid" and not argument:
-        return iid(len(labels), clients, rng)
-    if name == "dirichlet":
-        try:
-            alpha = float(argument)
-        except ValueError:
-            alpha = -1.0
-        if not 0 < alpha < float("inf"):
-            raise UsageError(f"dirichlet needs a positive number, as in dirichlet:0.5, not '{argument}'.")
-        return dirichlet(labels, clients, alpha, rng)
-    raise UsageError(f"There is no partition '{spec}'; known: iid, dirichlet:ALPHA.")
+    sizes = _SIZES[size_name](len(labels), clients, size_argument, rng)
+    if name == "iid":
+        return iid(sizes, rng)
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise UsageError(f"{name} goes by labels, and these targets are not one whole number each: choose iid or natural.")
+    if name == "shards":
+        return shards(labels, clients, int(argument), rng)
+    return dirichlet(labels, sizes, argument, rng)
 
 
-def iid(examples: int, clients: int, rng: np.random.Generator) -> list[Index]:
-    """Shuffle and deal out evenly: sizes differ by one at most."""
-    return [np.sort(part) for part in np.array_split(rng.permutation(examples), clients)]
+def parse(spec: str) -> tuple[str, float, str, float]:
+    """How labels are dealt, and sizes: (name, number, name, number), or one sentence on what is wrong."""
+    left, plus, right = spec.partition("+")
+    if not plus and left.partition(":")[0] in ("lognormal", "zipf"):
+        left, plus, right = "iid", "+", left
+    name, argument = _number(left, spec, {"iid": None, "natural": None, "dirichlet": 0.5, "shards": 2})
+    sizes, scale = _number(right, spec, {"lognormal": 1.0, "zipf": 1.2}) if plus else ("equal", 0.0)
+    if plus and name in ("shards", "natural"):
+        raise UsageError(f"{name} decides the sizes itself: leave '+{right}' out.")
+    if name == "shards" and argument != int(argument):
+        raise UsageError(f"shards takes a whole number, as in shards:2, not '{argument:g}'.")
+    return name, argument, sizes, scale
 
 
-def dirichlet(labels: Index, clients: int, alpha: float, rng: np.random.Generator) -> list[Index]:
-    """Equal sizes, unequal labels: each client's label mix is a draw of Dirichlet(alpha) (Hsu, Qi, Brown 2019).
+def _number(text: str, spec: str, known: dict[str, float | None]) -> tuple[str, float]:
+    name, colon, argument = text.partition(":")
+    if name not in known:
+        raise UsageError(f"There is no partition '{spec}'; known: {KNOWN}.")
+    example = known[name]
+    if example is None:
+        if colon:
+            raise UsageError(f"{name} takes no number: there is no partition '{spec}'.")
+        return name, 0.0
+    try:
+        value = float(argument)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{name} needs a positive number, as in {name}:{example:g}, not '{argument}'.")
+    return name, value
+
+
+def iid(sizes: Index, rng: np.random.Generator) -> list[Index]:
+    """Shuffle and deal out."""
+    return [np.sort(part) for part in np.split(rng.permutation(int(sizes.sum())), np.cumsum(sizes)[:-1])]
+
+
+def dirichlet(labels: Index, sizes: Index, alpha: float, rng: np.random.Generator) -> list[Index]:
+    """Each client's label mix is a draw of Dirichlet(alpha) (Hsu, Qi, Brown 2019); its size is given.
 
     A client draws its examples label by label from what is left, so that every example is used exactly once.
     """
     classes = int(labels.max()) + 1
     pools = [rng.permutation(np.flatnonzero(labels == c)).tolist() for c in range(classes)]
-    mixes = rng.dirichlet(np.full(classes, alpha), size=clients)
-    sizes = [len(part) for part in np.array_split(np.arange(len(labels)), clients)]
+    mixes = rng.dirichlet(np.full(classes, alpha), size=len(sizes))
     parts = []
     for mix, size in zip(mixes, sizes, strict=True):
         rows: list[int] = []
@@ -54,3 +94,58 @@ def dirichlet(labels: Index, clients: int, alpha: float, rng: np.random.Generato
                 rows += [pool.pop() for _ in range(count)]
         parts.append(np.sort(np.array(rows, dtype=np.int64)))
     return parts
+
+
+def shards(labels: Index, clients: int, each: int, rng: np.random.Generator) -> list[Index]:
+    """Sort by label, cut into equal shards, deal `each` client so many: few labels each (McMahan et al. 2017)."""
+    if clients * each > len(labels):
+        raise UsageError(f"{len(labels):,} training examples cannot be cut into {clients * each:,} shards.")
+    by_label = rng.permutation(len(labels))
+    by_label = by_label[np.argsort(labels[by_label], kind="stable")]
+    pieces = np.array_split(by_label, clients * each)
+    dealt = rng.permutation(clients * each).reshape(clients, each)
+    return [np.sort(np.concatenate([pieces[i] for i in own])) for own in dealt]
+
+
+def natural(owner: Index | None, clients: int, rng: np.random.Generator) -> list[Index]:
+    """Each to its owner; with fewer clients than owners, that many of them at random."""
+    if owner is None:
+        raise UsageError("This data set has no clients by nature: choose iid, dirichlet:ALPHA or shards:K.")
+    order = np.argsort(owner, kind="stable")
+    whose, first = np.unique(owner[order], return_index=True)
+    if clients < 1 or clients > len(whose):
+        raise UsageError(f"{len(whose):,} clients by nature cannot make {clients:,}.")
+    parts = np.split(order, first[1:])
+    if clients == len(whose):
+        return parts
+    return [parts[i] for i in np.sort(rng.permutation(len(whose))[:clients])]
+
+
+def _equal(examples: int, clients: int, _: float, rng: np.random.Generator) -> Index:
+    """Sizes that differ by one at most."""
+    return np.asarray(np.full(clients, examples // clients) + (np.arange(clients) < examples % clients), dtype=np.int64)
+
+
+def _lognormal(examples: int, clients: int, sigma: float, rng: np.random.Generator) -> Index:
+    return _shares(np.exp(sigma * rng.standard_normal(clients)), examples)
+
+
+def _zipf(examples: int, clients: int, exponent: float, rng: np.random.Generator) -> Index:
+    """The r-th largest client holds a share of r^-exponent."""
+    return _shares(rng.permutation(np.arange(1, clients + 1) ** -exponent), examples)
+
+
+def _shares(weights: NDArray[np.float64], examples: int) -> Index:
+    """Whole numbers in these proportions, at least one each, that add up."""
+    exact = weights / weights.sum() * (examples - len(weights))
+    sizes = np.floor(exact).astype(np.int64)
+    rest = int(examples - len(weights) - sizes.sum())
+    sizes[np.argsort(sizes - exact, kind="stable")[:rest]] += 1
+    return np.asarray(sizes + 1, dtype=np.int64)
+
+
+_SIZES: dict[str, Callable[[int, int, float, np.random.Generator], Index]] = {
+    "equal": _equal,
+    "lognormal": _lognormal,
+    "zipf": _zipf,
+}

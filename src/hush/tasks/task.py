@@ -3,69 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from hush.core import Shard
 from hush.errors import UsageError
-from hush.local.flat import FlatModel, Loss
+from hush.local.flat import IGNORED, FlatModel, Loss
+from hush.random import row_marks
+from hush.tasks.clients import Clients, Examples, Part, whole
+from hush.tasks.metrics import Metric, Metrics, named, usual
 
+__all__ = ["Clients", "Examples", "Task", "whole"]
 
-class Examples(NamedTuple):
-    """Inputs and targets, row by row."""
-
-    x: Tensor
-    y: Tensor
-
-
-@dataclass(frozen=True)
-class Clients:
-    """Every client's examples in one tensor, client after client."""
-
-    x: Tensor
-    y: Tensor
-    sizes: Tensor
-
-    def __post_init__(self) -> None:
-        if isinstance(self.sizes, list | tuple):
-            object.__setattr__(self, "sizes", torch.tensor(self.sizes))
-        if not all(isinstance(t, Tensor) for t in (self.x, self.y, self.sizes)):
-            raise UsageError("Clients are made of torch tensors: convert arrays with torch.from_numpy.")
-        if len(self.x) != len(self.y) or int(self.sizes.sum()) != len(self.x) or bool((self.sizes < 0).any()):
-            raise UsageError(
-                f"{len(self.x)} inputs, {len(self.y)} targets and clients' sizes of {int(self.sizes.sum())} in all differ."
-            )
-
-    @staticmethod
-    def of(parts: Sequence[tuple[Tensor, Tensor]]) -> Clients:
-        """From one (inputs, targets) pair for each client."""
-        if not parts:
-            raise UsageError("A task needs at least one client.")
-        for i, (x, y) in enumerate(parts):
-            if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-                raise UsageError(f"Client {i} is not a pair of torch tensors: convert arrays with torch.from_numpy.")
-            if len(x) != len(y):
-                raise UsageError(f"Client {i} has {len(x)} inputs and {len(y)} targets.")
-        return Clients(
-            torch.cat([x for x, _ in parts]),
-            torch.cat([y for _, y in parts]),
-            torch.tensor([len(x) for x, _ in parts]),
-        )
-
-    @property
-    def count(self) -> int:
-        return len(self.sizes)
-
-    def shard(self, ids: Tensor) -> Shard:
-        """The clients `ids`, reading the same tensors: nothing is copied."""
-        starts = torch.cumsum(self.sizes, 0) - self.sizes
-        ids = ids.to(self.sizes.device)
-        return Shard(self.x, self.y, starts[ids], self.sizes[ids])
+Held = Examples | tuple[Tensor, Tensor] | Clients | Sequence[Part] | Mapping[Any, Part]
+"""Examples that nobody trains on: of no client (a pair), or each client's own (as `Task.clients`)."""
 
 
 @dataclass(frozen=True)
@@ -78,68 +33,144 @@ class Task:
             test=(x, y),
         )
 
-    `loss(outputs, targets)` gives one value per example (default: cross-entropy). `public` are examples that belong to no
-    client: top-k takes its mask from them.
+    `clients` are pairs of tensors, `torch.utils.data.Dataset`s, or `hush.Columns(...).clients(frame)`. `loss(outputs, targets)`
+    gives one value per example (default: cross-entropy). `metrics` are names (auc, macro_f1, perplexity, rmse, mae) or functions
+    of all outputs and targets. `test` and `validation` are a pair, or a list of pairs where each client holds its own part.
+    `public` are examples that belong to no client: top-k takes its mask from them.
     """
 
     model: nn.Module
-    clients: Clients | Sequence[tuple[Tensor, Tensor]]
-    test: Examples | tuple[Tensor, Tensor] | None = None
-    validation: Examples | tuple[Tensor, Tensor] | None = None
+    clients: Clients | Sequence[Part] | Mapping[Any, Part]
+    test: Held | None = None
+    validation: Held | None = None
     public: Examples | tuple[Tensor, Tensor] | None = None
     loss: Loss | nn.Module | None = None
+    metrics: Metrics | None = None
     name: str = "own"
     model_name: str = "own"
     notes: tuple[str, ...] = field(default=())
 
+    def __post_init__(self) -> None:
+        if self.metrics is not None:
+            named(self.metrics)
+        if not isinstance(self.clients, Clients):  # read once, whatever they come as
+            object.__setattr__(self, "clients", Clients.of(self.clients))
+        for part in ("test", "validation"):
+            held = getattr(self, part)
+            if held is not None and not isinstance(held, Clients):
+                object.__setattr__(self, part, Examples(*held) if _is_pair(held) else Clients.of(held))
+
     @property
     def train(self) -> Clients:
-        return self.clients if isinstance(self.clients, Clients) else Clients.of(self.clients)
+        assert isinstance(self.clients, Clients)
+        return self.clients
 
-    def per_example_loss(self) -> Loss:
+    def measures(self) -> dict[str, Metric]:
+        """What is reported besides loss and accuracy: the user's metrics, or the usual ones for such targets."""
+        return usual(self.train.y) if self.metrics is None else named(self.metrics)
+
+    def belongs_to_clients(self, part: str) -> bool:
+        """Whether `test` or `validation` are the clients' own: figures of them are then un-noised views of clients."""
+        return isinstance(getattr(self, part), Clients)
+
+    def per_example_loss(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Loss:
         """The user's loss, made to answer per example where PyTorch's own modules can."""
-        if self.loss is None:
-            return _cross_entropy
-        if isinstance(self.loss, nn.Module) and hasattr(self.loss, "reduction"):
-            each = copy.copy(self.loss)
-            setattr(each, "reduction", "none")  # noqa: B010  # nn.Module types its attributes as tensors
-            return each
-        return self.loss
+        loss = nn.CrossEntropyLoss() if self.loss is None else self.loss
+        if not isinstance(loss, nn.Module) or not hasattr(loss, "reduction"):
+            return loss
+        each = copy.deepcopy(loss).to(device, dtype)
+        setattr(each, "reduction", "none")  # noqa: B010  # nn.Module types its attributes as tensors
+        return partial(_mean_over_targets, each, self.ignored) if self.is_cross_entropy else each
+
+    @property
+    def is_cross_entropy(self) -> bool:
+        return self.loss is None or isinstance(self.loss, nn.CrossEntropyLoss)
+
+    @property
+    def ignored(self) -> int:
+        """The target that stands for nothing."""
+        return self.loss.ignore_index if isinstance(self.loss, nn.CrossEntropyLoss) else IGNORED
 
     def learner(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> FlatModel:
         """The model as functions of flat weights, on a device."""
-        return FlatModel(self.model, self.per_example_loss(), device, dtype)
+        return FlatModel(self.model, self.per_example_loss(device, dtype), device, dtype, self.ignored)
 
     def placed(self, part: str, device: torch.device | str, dtype: torch.dtype) -> Examples | None:
         """One of `test`, `validation`, `public`, on the device."""
-        pair = getattr(self, part)
-        return None if pair is None else Examples(*_place(pair[0], pair[1], device, dtype))
+        held = getattr(self, part)
+        if held is None:
+            return None
+        x, y = (held.x, held.y) if isinstance(held, Clients) else held
+        return Examples(*_place(x, y, device, dtype))
 
     def placed_train(self, device: torch.device | str, dtype: torch.dtype) -> Clients:
         train = self.train
         return Clients(*_place(train.x, train.y, device, dtype), train.sizes.to(device))
 
     def refuse_clients_examples(self) -> None:
-        """What a mask is made from and figures are published of must belong to no client: it is used without noise."""
-        ours = [self.placed(part, "cpu", torch.float32) for part in ("public", "validation", "test")]
-        held: set[bytes] | None = None
-        for part, examples in zip(("public", "validation", "test"), ours, strict=True):
-            if examples is None:
+        """What a mask is made from and figures are published of must not be what clients train on: it is used without noise."""
+        marks: Tensor | None = None
+        for part in ("public", "validation", "test"):
+            examples = self.placed(part, "cpu", torch.float32)
+            if examples is None or not len(examples.x):
                 continue
-            if held is None:
-                held = {row.numpy().tobytes() for row in self.placed_train("cpu", torch.float32).x}
-            rows = {row.numpy().tobytes() for row in examples.x}
-            if 2 * len(rows & held) > len(rows):
+            if marks is None:
+                marks = row_marks(self.placed_train("cpu", torch.float32).x)
+            rows = torch.unique(row_marks(examples.x))
+            shared = int(torch.isin(rows, marks).sum())
+            if 2 * shared > len(rows):
                 raise UsageError(
-                    f"{len(rows & held)} of {len(rows)} {part} examples belong to clients, and are used without noise: "
+                    f"{shared} of {len(rows)} {part} examples belong to clients, and are used without noise: "
                     "take them out of the clients' data first."
                 )
 
+    @torch.no_grad()
+    def refuse_impossible_values(self) -> None:
+        """Labels that no class has and tokens that no row has, before a GPU trips over them in the middle of a run."""
+        model = copy.deepcopy(self.model).cpu().eval()
+        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        groups = {part: self.placed(part, "cpu", dtype) for part in ("public", "validation", "test")}
+        train = self.placed_train("cpu", dtype)
+        for part, examples in ({"": Examples(train.x, train.y)} | groups).items():
+            if examples is None or not len(examples.x):
+                continue
+            where = f"The {part} examples have" if part else "The clients have"
+            outputs = _outputs_at_extremes(model, examples.x, where)
+            if not self.is_cross_entropy or examples.y.is_floating_point() or outputs is None or outputs.dim() < 2:
+                continue
+            wrong = ((examples.y < 0) | (examples.y >= outputs.shape[1])) & (examples.y != self.ignored)
+            if bool(wrong.any()):
+                row = int(torch.nonzero(wrong.reshape(len(wrong), -1).any(1))[0, 0])
+                whose = "" if part else f" (client {int(torch.searchsorted(torch.cumsum(train.sizes, 0), row, right=True))})"
+                raise UsageError(
+                    f"{where} the label {int(examples.y[wrong][0])} in row {row}{whose}, and the model has {outputs.shape[1]} "
+                    f"classes: labels go from 0 to {outputs.shape[1] - 1}."
+                )
 
-def whole(examples: Examples) -> Shard:
-    """All examples as the data of one client: how the server trains on public data."""
-    device = examples.x.device
-    return Shard(*examples, torch.zeros(1, dtype=torch.int64, device=device), torch.tensor([len(examples.x)], device=device))
+
+def _outputs_at_extremes(model: nn.Module, x: Tensor, where: str) -> Tensor | None:
+    """What the model answers to the first example, and to those that hold the extremes of whole-number inputs."""
+    rows = [0]
+    if not x.is_floating_point() and x.numel():
+        width = x[0].numel()
+        rows += [int(x.reshape(-1).argmax()) // width, int(x.reshape(-1).argmin()) // width]
+    outputs: Tensor | None = None
+    for row in dict.fromkeys(rows):
+        try:
+            answer = model(x[row : row + 1])
+        except IndexError:
+            raise UsageError(
+                f"{where} an input in row {row} with values from {int(x[row].min())} to {int(x[row].max())}, which the model's "
+                "embedding does not hold: check the tokens, or enlarge it."
+            ) from None
+        except Exception:  # the trial of training says what is wrong with it, and how
+            return None
+        outputs = answer if outputs is None and isinstance(answer, Tensor) else outputs
+    return outputs
+
+
+def _is_pair(held: object) -> bool:
+    return isinstance(held, tuple | list) and len(held) == 2 and all(isinstance(part, Tensor) for part in held)
 
 
 def _place(x: Tensor, y: Tensor, device: torch.device | str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -150,5 +181,10 @@ def _place(x: Tensor, y: Tensor, device: torch.device | str, dtype: torch.dtype)
     )
 
 
-def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(outputs, targets, reduction="none")
+def _mean_over_targets(loss: nn.Module, ignored: int, outputs: Tensor, targets: Tensor) -> Tensor:
+    """One value per example: of several targets (a token each) the mean over those that count."""
+    losses: Tensor = loss(outputs, targets)
+    if losses.dim() < 2:
+        return losses
+    counts = (targets != ignored).flatten(1).sum(1)
+    return losses.flatten(1).sum(1) / counts.clamp_min(1)

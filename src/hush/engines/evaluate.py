@@ -1,0 +1,73 @@
+"""Loss, accuracy and the task's own metrics of a model, over all examples and, where these belong to clients, client by client."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hush.engines.run import Run
+from hush.local.flat import IGNORED, Scores
+from hush.tasks.clients import Clients
+from hush.tasks.metrics import perplexity
+
+
+class Figures(NamedTuple):
+    """How good a model is; None where a figure is not defined."""
+
+    loss: float | None = None
+    accuracy: float | None = None
+    metrics: dict[str, float | None] | None = None
+    per_client: dict[str, Any] | None = None
+
+
+def evaluate(run: Run, model: Tensor, part: str) -> Figures:
+    """`model` on the task's `test` or `validation` examples."""
+    examples = run.test if part == "test" else run.validation
+    if examples is None or not len(examples.x):
+        return Figures()
+    measures = run.task.measures()
+    from_loss = run.task.loss is None  # perplexity is then e to the loss, and no outputs need be kept
+    wanted = {name: m for name, m in measures.items() if not (m is perplexity and from_loss)}
+    scores = run.learner.scores(model, *examples, outputs=bool(wanted))
+    weight = scores.targets.double()
+    loss = _mean(scores.losses, weight)
+    found: dict[str, float | None] = {}
+    targets = examples.y  # metrics know padding by PyTorch's own number
+    if run.task.ignored != IGNORED and not targets.is_floating_point():
+        targets = targets.masked_fill(targets == run.task.ignored, IGNORED)
+    for name, measure in measures.items():
+        if name in wanted:
+            found[name] = _finite(float(measure(scores.outputs, targets)))  # type: ignore[arg-type]
+        else:
+            found[name] = None if loss is None else _finite(math.exp(min(loss, 700.0)))
+    accuracy = None if scores.correct is None else _mean(scores.correct, weight)
+    held = getattr(run.task, part)
+    return Figures(loss, accuracy, found, _per_client(scores, held) if isinstance(held, Clients) else None)
+
+
+def _per_client(scores: Scores, held: Clients) -> dict[str, Any]:
+    """How unequally the model serves the clients: its accuracy, or else its loss, on each one's own examples."""
+    figure, values = ("accuracy", scores.correct) if scores.correct is not None else ("loss", scores.losses)
+    weight, owner = scores.targets.double().cpu(), held.owner.cpu()
+    total = torch.zeros(held.count, dtype=torch.float64).index_add_(0, owner, values.double().cpu() * weight)
+    count = torch.zeros(held.count, dtype=torch.float64).index_add_(0, owner, weight)
+    each = total[count > 0] / count[count > 0]
+    worst, tenth = (each.min(), 0.1) if figure == "accuracy" else (each.max(), 0.9)
+    told = {
+        "mean": float(each.mean()),
+        "std": float(each.std(correction=0)),
+        "worst": float(worst),
+        "worst_tenth": float(torch.quantile(each, tenth)),
+    }
+    return {"figure": figure, "clients": len(each)} | {key: _finite(value) for key, value in told.items()}
+
+
+def _mean(values: Tensor, weight: Tensor) -> float | None:
+    return _finite(float((values.double() * weight).sum() / weight.sum().clamp_min(1.0)))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,19 @@
+"""The data sets that Hush knows by name. Every checksum is of a file that was seen, or that its publishers or users name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hush.names import pick
+from hush.tasks.catalogue.images import CIFAR10, CIFAR100, DIGITS, EMNIST, FASHION_MNIST, MNIST, SVHN
+from hush.tasks.catalogue.people import ADULT, FEMNIST, SHAKESPEARE, SHAKESPEARE_TFF
+from hush.tasks.dataset import DataSet
+from hush.tasks.own import own_dataset
+
+_ENTRIES = (DIGITS, FASHION_MNIST, MNIST, SVHN, CIFAR10, CIFAR100, EMNIST, FEMNIST, SHAKESPEARE, SHAKESPEARE_TFF, ADULT)
+CATALOGUE: dict[str, DataSet] = {entry.name: entry for entry in _ENTRIES}
+
+
+def dataset(name: str) -> DataSet:
+    """An entry by name; a name that ends in .toml is a file that describes a data set of one's own."""
+    return own_dataset(Path(name)) if name.endswith(".toml") else pick(CATALOGUE, name, "data set")

@@ -1,0 +1,121 @@
+"""Who holds what: every client's examples in one tensor, client after client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+
+from hush.core import Shard
+from hush.errors import UsageError
+
+
+class Examples(NamedTuple):
+    """Inputs and targets, row by row."""
+
+    x: Tensor
+    y: Tensor
+
+
+Part = tuple[Tensor, Tensor] | Dataset[Any]
+"""What one client holds: a pair of tensors, or a data set of PyTorch's that gives (input, target) pairs."""
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Every client's examples in one tensor, client after client."""
+
+    x: Tensor
+    y: Tensor
+    sizes: Tensor
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sizes, list | tuple):
+            object.__setattr__(self, "sizes", torch.tensor(self.sizes))
+        if not all(isinstance(t, Tensor) for t in (self.x, self.y, self.sizes)):
+            raise UsageError("Clients are made of torch tensors: convert arrays with torch.from_numpy.")
+        if len(self.x) != len(self.y) or int(self.sizes.sum()) != len(self.x) or bool((self.sizes < 0).any()):
+            raise UsageError(
+                f"{len(self.x)} inputs, {len(self.y)} targets and clients' sizes of {int(self.sizes.sum())} in all differ."
+            )
+
+    @staticmethod
+    def of(parts: Sequence[Part] | Mapping[Any, Part]) -> Clients:
+        """From what each client holds: an (inputs, targets) pair of tensors, or a `torch.utils.data.Dataset`."""
+        held = list(parts.values()) if isinstance(parts, Mapping) else list(parts)
+        if not held:
+            raise UsageError("A task needs at least one client.")
+        pairs = [_pair(i, part) for i, part in enumerate(held)]
+        like = next((pair for pair in pairs if pair is not None), None)
+        if like is None:
+            raise UsageError(f"None of the {len(held)} clients has an example.")
+        whole = [pair if pair is not None else Examples(like.x[:0], like.y[:0]) for pair in pairs]
+        for i, (x, y) in enumerate(whole):
+            if len(x) != len(y):
+                raise UsageError(f"Client {i} has {len(x)} inputs and {len(y)} targets.")
+            for name, own, first in (("inputs", x, like.x), ("targets", y, like.y)):
+                if own.shape[1:] != first.shape[1:]:
+                    raise UsageError(
+                        f"Client {i} has {name} of shape {tuple(own.shape[1:])} where others have {tuple(first.shape[1:])}."
+                    )
+        return Clients(torch.cat([x for x, _ in whole]), torch.cat([y for _, y in whole]), torch.tensor([len(x) for x, _ in whole]))
+
+    @property
+    def count(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def owner(self) -> Tensor:
+        """The client of each example."""
+        return torch.repeat_interleave(torch.arange(self.count, device=self.sizes.device), self.sizes)
+
+    def shard(self, ids: Tensor) -> Shard:
+        """The clients `ids`, reading the same tensors: nothing is copied."""
+        starts = torch.cumsum(self.sizes, 0) - self.sizes
+        ids = ids.to(self.sizes.device)
+        return Shard(self.x, self.y, starts[ids], self.sizes[ids])
+
+
+def whole(examples: Examples) -> Shard:
+    """All examples as the data of one client: how the server trains on public data."""
+    device = examples.x.device
+    return Shard(*examples, torch.zeros(1, dtype=torch.int64, device=device), torch.tensor([len(examples.x)], device=device))
+
+
+def _pair(i: int, part: object) -> Examples | None:
+    """Inputs and targets of client `i`; None where it has none and nothing says of what shape."""
+    if isinstance(part, TensorDataset) and len(part.tensors) == 2:
+        return Examples(*part.tensors)
+    if isinstance(part, Dataset):
+        return _read(i, part)
+    if not isinstance(part, tuple | list) or len(part) != 2 or not all(isinstance(t, Tensor) for t in part):
+        raise UsageError(
+            f"Client {i} is not a pair of torch tensors nor a torch.utils.data.Dataset: convert arrays with torch.from_numpy."
+        )
+    return Examples(*part)
+
+
+def _read(i: int, data: Dataset[Any]) -> Examples | None:
+    """All of a data set, example by example."""
+    rows: Iterable[Any] = data if isinstance(data, IterableDataset) else (data[k] for k in range(len(data)))  # type: ignore[arg-type]
+    try:
+        pairs = [(x, y) for x, y in rows]
+        if not pairs:
+            return None
+        x, y = default_collate(pairs)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"Client {i}'s data set does not give (input, target) pairs of tensors or numbers of one shape ({_line(error)}): "
+            "give it a transform, such as torchvision's ToTensor()."
+        ) from None
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        raise UsageError(f"Client {i}'s data set gives {type(x).__name__} and {type(y).__name__}, where tensors or numbers go.")
+    return Examples(x.float() if x.dtype is torch.float64 else x, y.float() if y.dtype is torch.float64 else y)
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:120]

@@ -1,0 +1,180 @@
+"""From a table with a client column to a task's data: pandas, polars, pyarrow, Hugging Face `datasets`, or a dict of arrays.
+
+Nothing is learned from the table: a list of categories, a mean or a deviation taken from clients' rows would be a statistic of
+them that no noise hides. What text means is therefore said by whoever makes the task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hush.errors import UsageError
+from hush.names import pick
+from hush.tasks.clients import Clients, Examples
+
+Frame = Any
+"""A table: a data frame of pandas, polars or pyarrow, a data set of Hugging Face, or a dict of columns."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table are the client, the target and the inputs.
+
+        columns = hush.Columns(client="hospital", target="readmitted", categories={"ward": ["A", "B", "C"]})
+        task = hush.Task(torch.nn.Linear(columns.width(train), 2), columns.clients(train), columns.examples(test))
+
+    Inputs are all other columns unless `features` names them. A column of text needs its `categories`, in order: an input becomes
+    one 0/1 entry for each, a target the number of its category. One column of equal arrays (an image, 80 tokens) may be the input.
+    """
+
+    client: str
+    target: str
+    features: Sequence[str] | None = None
+    categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def clients(self, frame: Frame) -> Clients:
+        """The rows of a table, dealt to the clients that its column names, in the order of their names."""
+        _, owner = self.owners(frame)
+        x, y = self.examples(frame)
+        if len(y) != len(owner):
+            raise UsageError(f"The columns of the table differ in length: {len(owner)} clients and {len(y)} targets.")
+        order = owner.argsort(stable=True)
+        return Clients(x[order], y[order], torch.bincount(owner))
+
+    def owners(self, frame: Frame, known: tuple[str, ...] = ()) -> tuple[tuple[str, ...], Tensor]:
+        """The clients' names in their order, and the number of each row's; beyond the `known` ones there must be none."""
+        keys = _column(frame, self.client)
+        if not len(keys):
+            raise UsageError("The table has no row.")
+        _refuse_missing(keys, self.client)
+        names, owner = np.unique(keys.astype(str) if keys.dtype == object else keys, return_inverse=True)
+        told = tuple(str(name) for name in names)
+        if not known:
+            return told, torch.from_numpy(owner.astype(np.int64))
+        number = {name: i for i, name in enumerate(known)}
+        for name in told:
+            if name not in number:
+                raise UsageError(f"The client '{name}' of the test table has nothing to train on.")
+        return known, torch.tensor([number[name] for name in told])[torch.from_numpy(owner.astype(np.int64))]
+
+    def examples(self, frame: Frame) -> Examples:
+        """The rows of a table that belong to nobody, such as a test set; it needs no client column."""
+        y, x = self._targets(_column(frame, self.target)), self._inputs(frame)
+        if len(x) != len(y):
+            raise UsageError(f"The columns of the table differ in length: {len(x)} inputs and {len(y)} targets.")
+        return Examples(x, y)
+
+    def width(self, frame: Frame) -> int:
+        """How many inputs a model gets from each row."""
+        return self._inputs(frame).shape[1:].numel()
+
+    def _inputs(self, frame: Frame) -> Tensor:
+        known = column_names(frame)
+        own = [name for name in known if name not in (self.client, self.target)]
+        names = list(self.features) if self.features is not None else own
+        for name in names:
+            pick(dict.fromkeys(known), name, "column")
+            if name in (self.client, self.target):
+                raise UsageError(
+                    f"The column '{name}' cannot be an input: it is the {'client' if name == self.client else 'target'}."
+                )
+        if not names:
+            raise UsageError("The table has no column besides client and target to learn from.")
+        columns = [self._input(name, _column(frame, name)) for name in names]
+        if len(columns) == 1 and columns[0].ndim > 2:
+            return torch.from_numpy(columns[0])
+        if len({len(column) for column in columns}) > 1:
+            raise UsageError(f"The columns of the table differ in length: {sorted({len(column) for column in columns})} rows.")
+        if any(column.ndim > 2 for column in columns):
+            raise UsageError("A column of arrays must be the only input: name it with features=[...].")
+        if len(columns) == 1:  # tokens stay whole numbers
+            return torch.from_numpy(columns[0])
+        return torch.from_numpy(np.concatenate([column.astype(np.float32) for column in columns], axis=1))
+
+    def _input(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
+        """`[rows, ...]`: numbers as they are, a category as zeros and a one."""
+        _refuse_missing(values, name)
+        if name in self.categories:
+            return np.eye(len(self.categories[name]), dtype=np.float32)[self._codes(name, values)]
+        if values.dtype.kind not in "biuf":
+            raise UsageError(
+                f"The column '{name}' holds {_kind(values)}: give its categories (categories={{'{name}': [...]}}), which must be "
+                "public knowledge and not be taken from the clients' rows."
+            )
+        if values.ndim > 1 and values.dtype.kind in "iu":
+            return np.ascontiguousarray(values)
+        return np.ascontiguousarray(values.astype(np.float32).reshape(len(values), *(values.shape[1:] or (1,))))
+
+    def _targets(self, values: NDArray[Any]) -> Tensor:
+        _refuse_missing(values, self.target)
+        if self.target in self.categories:
+            return torch.from_numpy(self._codes(self.target, values))
+        if values.dtype.kind not in "biuf":
+            raise UsageError(
+                f"The target '{self.target}' holds {_kind(values)}: give its categories, in the order of their numbers."
+            )
+        return torch.from_numpy(values.astype(np.float32 if values.dtype.kind == "f" else np.int64))
+
+    def _codes(self, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+        number = {value: i for i, value in enumerate(self.categories[name])}
+        codes = np.array([number.get(value, -1) for value in values.tolist()], dtype=np.int64)
+        if len(codes) and codes.min() < 0:
+            row = int(np.argmin(codes))
+            raise UsageError(f"The column '{name}' holds {values.tolist()[row]!r} in row {row}, which is not among its categories.")
+        return codes
+
+
+def column_names(frame: Frame) -> list[str]:
+    """What a table's columns are called."""
+    if isinstance(frame, Mapping):
+        return [str(name) for name in frame]
+    for attribute in ("column_names", "columns"):
+        if hasattr(frame, attribute):
+            return [str(name) for name in getattr(frame, attribute)]
+    raise UsageError(
+        f"A table is a data frame (pandas, polars, pyarrow, datasets) or a dict of columns, not {type(frame).__name__}."
+    )
+
+
+def _column(frame: Frame, name: str) -> NDArray[Any]:
+    """One column as an array; a column of equal arrays as one array of more axes."""
+    pick(dict.fromkeys(column_names(frame)), name, "column")
+    try:
+        values = np.asarray(frame[name])
+        if values.dtype == object and len(values) and isinstance(values[0], np.ndarray | list | tuple):
+            values = np.stack([np.asarray(value) for value in values])
+    except ValueError:
+        raise UsageError(f"The arrays of column '{name}' differ in shape: pad or cut them first.") from None
+    return values
+
+
+def _refuse_missing(values: NDArray[Any], name: str) -> None:
+    if not len(values):
+        return
+    if values.dtype.kind == "f":
+        missing = np.isnan(values)
+    elif values.dtype == object:
+        missing = np.array([_is_missing(value) for value in values.reshape(-1).tolist()])
+    else:
+        return
+    missing = missing.reshape(len(values), -1).any(1)
+    if missing.any():
+        rows = f"{int(missing.sum())} rows, first in row {int(missing.argmax())}"
+        raise UsageError(f"The column '{name}' has no value in {rows}: fill them, or drop those rows.")
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN, or what pandas puts in their place."""
+    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _kind(values: NDArray[Any]) -> str:
+    return "dates" if values.dtype.kind in "Mm" else "text" if values.dtype.kind in "USO" else str(values.dtype)

@@ -1,0 +1,146 @@
+"""From a data set to a task's data: who trains on what, and what nobody trains on.
+
+Public and validation examples are taken out first and belong to no client: a mask made from them costs no privacy. Where clients
+are given by nature, whole clients are taken out, since somebody who trains must not be judged or masked by his own examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hush.errors import UsageError
+from hush.random import derive
+from hush.tasks.clients import Clients, Examples
+from hush.tasks.partition import Index, partition
+from hush.tasks.raw import Raw
+
+EVALUATIONS = ("central", "clients")
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Everything a task holds but its model."""
+
+    clients: Clients
+    test: Examples | Clients
+    validation: Examples | Clients | None
+    public: Examples | None
+    notes: tuple[str, ...] = ()
+
+
+def deal(raw: Raw, split: str, clients: int | None, validation: int, public: int, seed: int, evaluation: str) -> Dealt:
+    """`raw` over `clients` (by nature: all of them, if None)."""
+    examples = len(raw.train.x) + (len(raw.test.x) if evaluation == "clients" else 0)
+    if validation < 0 or public < 0 or validation + public >= examples:
+        raise UsageError(f"Of {examples:,} examples, {validation:,} for validation and {public:,} public are too many.")
+    if evaluation == "clients":
+        return _each_its_own(raw, split, clients, public, seed)
+    if split == "natural":
+        return _by_nature(raw, clients, validation, public, seed)
+    order = torch.from_numpy(np.random.default_rng(derive(seed, 12)).permutation(examples))
+    rest = order[validation + public :]
+    parts = partition(split, raw.train.y[rest].numpy(), clients or 1, derive(seed, 13))
+    return Dealt(
+        _clients(raw.train, [rest[torch.from_numpy(part)] for part in parts]),
+        raw.test,
+        _take(raw.train, order[:validation]) if validation else None,
+        _take(raw.train, order[validation : validation + public]) if public else None,
+    )
+
+
+def _by_nature(raw: Raw, clients: int | None, validation: int, public: int, seed: int) -> Dealt:
+    if raw.owner is None:
+        partition("natural", raw.train.y.numpy(), 1, 0)  # which says that there are none
+    assert raw.owner is not None
+    owner, rng = raw.owner.numpy(), np.random.default_rng(derive(seed, 12))
+    waiting = rng.permutation(np.unique(owner))
+    sizes = np.bincount(owner, minlength=int(owner.max()) + 1)
+    notes = []
+
+    def whole_clients(wanted: int, what: str) -> Examples | None:
+        """`wanted` examples of a few clients (3 in 100, or as many as it takes), who are then out."""
+        nonlocal waiting
+        if not wanted:
+            return None
+        enough = max(int(np.searchsorted(np.cumsum(sizes[waiting]), wanted)) + 1, len(sizes) * 3 // 100)
+        gone, waiting = waiting[:enough], waiting[enough:]
+        rows = np.flatnonzero(np.isin(owner, gone))
+        notes.append(f"{wanted:,} {what} examples are of {len(gone):,} clients that do not train")
+        return _take(raw.train, torch.from_numpy(np.sort(rng.permutation(rows)[:wanted])))
+
+    held, shown = whole_clients(validation, "validation"), whole_clients(public, "public")
+    left = np.flatnonzero(np.isin(owner, waiting))
+    if clients is not None and clients > len(waiting):
+        raise UsageError(f"There are {len(waiting):,} clients by nature besides those held out: {clients:,} are too many.")
+    parts = partition("natural", raw.train.y.numpy(), clients or len(waiting), derive(seed, 13), owner[left])
+    rows = [torch.from_numpy(left[part]) for part in parts]
+    test: Examples | Clients = raw.test
+    if raw.test_owner is not None:
+        chosen = np.array([owner[part[0]] for part in rows])
+        test = _clients(raw.test, _rows_of(raw.test_owner.numpy(), chosen))
+        notes.append("test examples are those of the clients that train: each has its own")
+    return Dealt(_clients(raw.train, rows), test, held, shown, tuple(notes))
+
+
+def _each_its_own(raw: Raw, split: str, clients: int | None, public: int, seed: int) -> Dealt:
+    """All examples over the clients, and of each client's own 80% to train on, 10% for validation, 10% to test."""
+    every = Examples(torch.cat([raw.train.x, raw.test.x]), torch.cat([raw.train.y, raw.test.y]))
+    owner = None if raw.owner is None or raw.test_owner is None else torch.cat([raw.owner, raw.test_owner]).numpy()
+    rng = np.random.default_rng(derive(seed, 12))
+    order = rng.permutation(len(every.x))
+    rest, notes = order[public:], []
+    if split == "natural" and owner is not None:
+        if public:
+            raise UsageError(
+                "Public examples of natural clients that are judged on their own would be theirs: use --evaluation central."
+            )
+        rest = order = np.arange(len(every.x))
+        clients = clients or len(np.unique(owner))
+    if split == "iid" and clients and len(rest) % clients:  # equal devices, as CPFed has them
+        notes.append(f"{len(rest) % clients} examples are left over: every client holds {len(rest) // clients:,}")
+        rest = rest[: len(rest) // clients * clients]
+    parts = partition(split, every.y[rest].numpy(), clients or 1, derive(seed, 13), None if owner is None else owner[rest])
+    mine = [torch.from_numpy(rest[rng.permutation(part)]) for part in parts]
+    tenth = [len(part) // 10 for part in mine]
+    notes.append("80% of each client's examples train, 10% validate, 10% test: figures are of the clients' own")
+    return Dealt(
+        _clients(every, [part[2 * n :] for part, n in zip(mine, tenth, strict=True)]),
+        _clients(every, [part[n : 2 * n] for part, n in zip(mine, tenth, strict=True)]),
+        _clients(every, [part[:n] for part, n in zip(mine, tenth, strict=True)]),
+        _take(every, torch.from_numpy(order[:public])) if public else None,
+        tuple(notes),
+    )
+
+
+def fewer(test: Examples | Clients, wanted: int | None, seed: int) -> tuple[Examples | Clients, tuple[str, ...]]:
+    """`wanted` of the test examples, drawn by the seed, where there are more."""
+    count = len(test.x)
+    if wanted is None or wanted >= count:
+        return test, ()
+    if wanted < 1:
+        raise UsageError(f"test examples must be at least 1, not {wanted}.")
+    rows = torch.from_numpy(np.sort(np.random.default_rng(derive(seed, 14)).permutation(count)[:wanted]))
+    note = (f"{wanted:,} of {count:,} test examples, drawn by the seed (--test-examples)",)
+    if isinstance(test, Clients):
+        return Clients(test.x[rows], test.y[rows], torch.bincount(test.owner[rows], minlength=test.count)), note
+    return _take(test, rows), note
+
+
+def _take(examples: Examples, rows: Tensor) -> Examples:
+    return Examples(examples.x[rows], examples.y[rows])
+
+
+def _clients(examples: Examples, parts: list[Tensor]) -> Clients:
+    rows = torch.cat(parts)
+    return Clients(examples.x[rows], examples.y[rows], torch.tensor([len(part) for part in parts]))
+
+
+def _rows_of(owner: Index, chosen: Index) -> list[Tensor]:
+    """The rows of each of the chosen owners, in their order."""
+    order = np.argsort(owner, kind="stable")
+    first, last = (np.searchsorted(owner[order], chosen, side=side) for side in ("left", "right"))
+    return [torch.from_numpy(order[a:b]) for a, b in zip(first, last, strict=True)]

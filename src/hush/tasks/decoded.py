@@ -1,0 +1,103 @@
+"""What was read from files that take long to decode is kept, so that the next run starts at once.
+
+One safetensors file for each data set, under `HUSH_CACHE`, else the user's cache. Nothing depends on it: a file that is
+damaged is made anew, and where none can be written there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from hush.tasks.fetch import File
+from hush.tasks.raw import Raw
+from hush.tasks.task import Examples
+from hush.version import __version__
+
+
+def keep_decoded(name: str, files: Sequence[File], read: Callable[[], Raw]) -> Raw:
+    """What `read` gives, or gave before for the same name, files and version of Hush.
+
+    Settings of the reader that change what it gives belong into the name.
+    """
+    try:
+        path = _cache() / "decoded" / f"{name}-{_key(files)}.safetensors"
+    except RuntimeError:  # a user without a home
+        return read()
+    kept = _kept(path)
+    if kept is not None:
+        return kept
+    raw = read()
+    _keep(path, raw)
+    return raw
+
+
+def _cache() -> Path:
+    if given := os.environ.get("HUSH_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hush"
+
+
+def _key(files: Sequence[File]) -> str:
+    return hashlib.sha256("\n".join([__version__, *(file.sha256 for file in files)]).encode()).hexdigest()[:16]
+
+
+def _kept(path: Path) -> Raw | None:
+    """What an earlier run kept, or None where that is not there or not whole."""
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, framework="pt") as f:
+            tensors = {key: f.get_tensor(key) for key in list(f.keys())}
+            notes = f.metadata()
+        if notes["sha256"] != _digest(tensors, notes["names"]):
+            return None
+        return Raw(
+            Examples(tensors["train.x"], tensors["train.y"]),
+            Examples(tensors["test.x"], tensors["test.y"]),
+            tensors.get("owner"),
+            tensors.get("test_owner"),
+            tuple(json.loads(notes["names"])),
+        )
+    except Exception:  # whatever is wrong with it, the files themselves are still there
+        return None
+
+
+def _keep(path: Path, raw: Raw) -> None:
+    import safetensors.torch
+
+    parts = {
+        "train.x": raw.train.x,
+        "train.y": raw.train.y,
+        "test.x": raw.test.x,
+        "test.y": raw.test.y,
+        "owner": raw.owner,
+        "test_owner": raw.test_owner,
+    }
+    tensors = {key: value.contiguous() for key, value in parts.items() if value is not None}
+    names = json.dumps(raw.names)
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.draft")  # one for each process and thread
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        safetensors.torch.save_file(tensors, draft, {"sha256": _digest(tensors, names), "names": names})
+        os.replace(draft, path)
+    except Exception:  # no room, no right to write: then the next run reads the files again
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def _digest(tensors: dict[str, Tensor], names: str) -> str:
+    """SHA-256 over everything that is kept."""
+    whole = hashlib.sha256(names.encode())
+    for key in sorted(tensors):
+        value = tensors[key]
+        whole.update(f"\n{key} {value.dtype} {list(value.shape)}\n".encode())
+        whole.update(value.numpy().reshape(-1).data)
+    return whole.hexdigest()

@@ -1,0 +1,209 @@
+"""A data set of one's own, described in a TOML file: `hush run dp-fedavg --data visits.toml`.
+
+train = "visits.parquet"       # .csv, .parquet, .safetensors; a folder of such files; or hf:NAME:SPLIT
+test = "later.csv"             # optional; without it each client keeps a tenth of its own to validate and one to test
+client = "hospital"            # a column; without it each file of the folder is a client
+target = "readmitted"
+classes = 2                    # leave out where the target is a number to come close to
+features = ["age", "ward"]     # optional: all other columns
+model = "logistic"             # optional
+
+[categories]                   # what text may say, known without looking at anybody's rows
+ward = ["A", "B", "C"]
+
+[settings]                     # optional: local training, as for --set
+lr = 0.1
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import nn
+
+from hush.errors import DataError, UsageError
+from hush.names import pick
+from hush.tasks.clients import Examples
+from hush.tasks.columns import Columns, Frame, column_names
+from hush.tasks.dataset import DataSet
+from hush.tasks.raw import Form, Raw
+
+_FILES = ".csv, .parquet or .safetensors"
+_FILE_NAME = "client (file)"
+"""The column that says from which file of a folder a row came."""
+
+
+class Description(BaseModel):
+    """The keys of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    train: str
+    target: str
+    test: str | None = None
+    client: str | None = None
+    classes: int | None = Field(default=None, ge=2)
+    features: list[str] | None = None
+    categories: dict[str, list[Any]] = Field(default_factory=dict)
+    model: str = "logistic"
+    metrics: list[str] | None = None
+    title: str = "your own"
+    licence: str = "your own"
+    cohort: float | None = None
+    rounds: int = 50
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+def own_dataset(path: Path) -> DataSet:
+    """The entry that a description makes."""
+    if not path.is_file():
+        raise DataError(f"There is no file {path}.")
+    said = _description(path)
+    return _entry(
+        path.resolve(), said.model_dump_json(), tuple(_changed(path.parent / name) for name in (said.train, said.test or ""))
+    )
+
+
+def _changed(path: Path) -> int:
+    """When a file, or one of a folder's, was changed last: until then it need not be read again."""
+    files = [path, *path.iterdir()] if path.is_dir() else [path] if path.is_file() else []
+    return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
+
+
+@lru_cache(maxsize=2)
+def _entry(path: Path, text: str, changed: tuple[int, ...]) -> DataSet:
+    said = Description.model_validate_json(text)
+    raw = _tables(said, path.parent)
+    clients = int(raw.owner.max()) + 1 if raw.owner is not None else 1
+    return DataSet(
+        name=path.stem,
+        title=said.title,
+        licence=said.licence,
+        citation=said.title,
+        source=said.train,
+        forms=(Form((), lambda _: raw),),
+        train=len(raw.train.x),
+        test=len(raw.test.x),
+        shape=tuple(raw.train.x.shape[1:]),
+        classes=said.classes or 1,
+        model=said.model,
+        clients=clients,
+        natural=clients,
+        partition="natural",
+        evaluation="central" if said.test is not None else "clients",
+        cohort=said.cohort or max(1.0, clients / 10),
+        rounds=said.rounds,
+        metrics=tuple(said.metrics) if said.metrics is not None else None,
+        loss=nn.MSELoss() if said.classes is None else None,
+        settings=said.settings,
+    )
+
+
+def _description(path: Path) -> Description:
+    try:
+        values = tomllib.loads(path.read_text())
+        for key in values:
+            pick(Description.model_fields, key, f"key in {path.name}")
+        return Description(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{where} in {path.name}: {first['msg'][:1].lower()}{first['msg'][1:]}.") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}.") from None
+
+
+def _tables(said: Description, folder: Path) -> Raw:
+    """Both tables, and whose each row is."""
+    if said.client is None and not (folder / said.train).is_dir():
+        raise UsageError("Say which column is the client (client = ...), or let train be a folder with one file for each client.")
+    columns = Columns(said.client or _FILE_NAME, said.target, said.features, said.categories)
+    train = _table(said.train, folder, by_file=said.client is None)
+    names, owner = columns.owners(train)
+    learned = _shaped(columns.examples(train), said)
+    if said.test is None:
+        return Raw(learned, Examples(learned.x[:0], learned.y[:0]), owner, owner[:0], names)
+    held = _table(said.test, folder, by_file=said.client is None)
+    whose = columns.owners(held, names)[1] if columns.client in column_names(held) else None
+    return Raw(learned, _shaped(columns.examples(held), said), owner, whose, names)
+
+
+def _shaped(examples: Examples, said: Description) -> Examples:
+    """Targets as the loss takes them: class numbers, or one number in a row of its own."""
+    x, y = examples
+    if said.classes is None:
+        return Examples(x, y.float().reshape(len(y), -1))
+    if y.is_floating_point():
+        raise UsageError(
+            f"The target '{said.target}' holds fractions, and classes = {said.classes} are whole numbers: leave it out."
+        )
+    return Examples(x, y)
+
+
+def _table(said: str, folder: Path, by_file: bool) -> Frame:
+    """One table by name: a file, a folder of files (each row with its file's name), or a data set of Hugging Face's."""
+    if said.startswith("hf:"):
+        return _hugging_face(said)
+    path = folder / said
+    if not path.is_dir():
+        return _file(path)
+    files = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".parquet", ".safetensors"))
+    if not files:
+        raise DataError(f"{path} holds no {_FILES} file.")
+    return _joined({file.stem: _file(file) for file in files}, path, by_file)
+
+
+def _joined(tables: dict[str, Frame], path: Path, by_file: bool) -> Frame:
+    """Several tables of the same columns, one below the other."""
+    names = [list(column_names(table)) for table in tables.values()]
+    for other, stem in zip(names, tables, strict=True):
+        if other != names[0]:
+            raise DataError(f"{path / stem} has the columns {', '.join(other)}, where others have {', '.join(names[0])}.")
+    joined = {name: np.concatenate([np.asarray(table[name]) for table in tables.values()]) for name in names[0]}
+    lengths = [len(np.asarray(table[names[0][0]])) for table in tables.values()]
+    return joined | ({_FILE_NAME: np.repeat(list(tables), lengths)} if by_file else {})
+
+
+def _file(path: Path) -> Frame:
+    if not path.is_file():
+        raise DataError(f"There is no file {path}.")
+    if path.suffix == ".safetensors":
+        return _tensors(path)
+    if path.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"{path.name} is not a table that Hush reads: {_FILES}.")
+    try:
+        import pandas
+    except ImportError:
+        raise UsageError("Tables need pandas: pip install 'hush-fl[tables]'.") from None
+    try:
+        return pandas.read_csv(path) if path.suffix == ".csv" else pandas.read_parquet(path)
+    except Exception as error:  # pandas and pyarrow refuse in many ways
+        raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {str(error).strip().splitlines()[0][:160]}") from None
+
+
+def _tensors(path: Path) -> Frame:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return {name: tensor.numpy() for name, tensor in load_file(path).items()}
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path} cannot be read as safetensors: {error}.") from None
+
+
+def _hugging_face(said: str) -> Frame:
+    """`hf:NAME:SPLIT`: a data set of the hub, or of a local folder."""
+    name, _, split = said.removeprefix("hf:").partition(":")
+    try:
+        import datasets
+    except ImportError:
+        raise UsageError("Data sets of Hugging Face need their library: pip install 'hush-fl[datasets]'.") from None
+    try:
+        return datasets.load_dataset(name, split=split or "train").with_format("numpy")
+    except Exception as error:
+        raise DataError(f"{said} cannot be loaded: {str(error).strip().splitlines()[0][:160]}") from None

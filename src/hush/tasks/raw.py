@@ -1,0 +1,40 @@
+"""A data set as its files give it: before anybody decided which client holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from hush.tasks.fetch import File
+from hush.tasks.task import Examples
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Examples to train on and to test on. Pixels and characters stay bytes; labels are whole numbers from zero."""
+
+    train: Examples
+    test: Examples
+    owner: Tensor | None = None
+    """Of each training example: the client that it naturally belongs to, a whole number from zero."""
+    test_owner: Tensor | None = None
+    """Of each test example, where those belong to clients too."""
+    names: tuple[str, ...] = ()
+    """Of the natural clients, by their number."""
+
+
+Read = Callable[[Mapping[str, Path]], Raw]
+"""(paths by file name, each there, whole and verified) to the examples."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One set of files that hold a data set, and how to read it."""
+
+    files: tuple[File, ...]
+    read: Read
+    slow: bool = False
+    """Whether reading takes long enough to keep what was read."""

@@ -1,0 +1,83 @@
+"""CIFAR-10 and CIFAR-100 in their binary versions: records of label bytes, then 1,024 red, green and blue bytes."""
+
+from __future__ import annotations
+
+import lzma
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hush.errors import DataError
+from hush.tasks.raw import Raw
+from hush.tasks.readers.archive import tar_members
+from hush.tasks.task import Examples
+
+CIFAR10 = "cifar-10-binary.tar.gz"
+CIFAR100 = "cifar-100-binary.tar.gz"
+TRAIN10 = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+TEST10 = "test_batch.bin"
+PIXELS = 3 * 32 * 32
+
+
+def read_cifar10(paths: Mapping[str, Path], *, records: int = 10_000) -> Raw:
+    """From the archive, or from its six files, plain or each compressed with xz; every one holds `records` images."""
+    names = (*TRAIN10, TEST10)
+    read = partial(_examples, records=records, labels=1, classes=10)
+    if CIFAR10 in paths:
+        inside = {f"cifar-10-batches-bin/{name}": name for name in names}
+        parts = {
+            inside[member]: read(f"{member} of {paths[CIFAR10]}", content.getvalue())
+            for member, content in tar_members(paths[CIFAR10], inside)
+        }
+    else:
+        size = records * (1 + PIXELS)
+        with ThreadPoolExecutor(min(len(names), os.cpu_count() or 1)) as threads:  # lzma lets other threads run
+            parts = dict(zip(names, threads.map(lambda name: read(*_content(paths, name, size)), names), strict=True))
+    return Raw(_joined([parts[name] for name in TRAIN10]), parts[TEST10])
+
+
+def read_cifar100(paths: Mapping[str, Path], *, train: int = 50_000, test: int = 10_000) -> Raw:
+    """From the archive, with the 100 fine labels; of the two label bytes the first is one of 20 coarse labels."""
+    path = paths[CIFAR100]
+    inside = ("cifar-100-binary/train.bin", "cifar-100-binary/test.bin")
+    records = dict(zip(inside, (train, test), strict=True))
+    parts = {
+        member: _examples(f"{member} of {path}", content.getvalue(), records=records[member], labels=2, classes=100)
+        for member, content in tar_members(path, records)
+    }
+    return Raw(parts[inside[0]], parts[inside[1]])
+
+
+def _content(paths: Mapping[str, Path], name: str, size: int) -> tuple[str, bytes]:
+    """What to call a file in errors, and what is in it."""
+    path = paths.get(f"{name}.xz") or paths[name]
+    try:
+        with lzma.open(path) if path.name.endswith(".xz") else path.open("rb") as f:
+            return str(path), f.read(size + 1)  # one byte more than right is enough to see that it is wrong
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise DataError(f"{path} cannot be read ({error}): fetch it again.") from error
+
+
+def _examples(name: str, content: bytes, *, records: int, labels: int, classes: int) -> Examples:
+    """The images of a file, and of their `labels` label bytes the last."""
+    size = records * (labels + PIXELS)
+    if len(content) != size:
+        held = f"{len(content):,}" if len(content) < size else "more"
+        raise DataError(f"{name} holds {held} bytes instead of {size:,}: fetch it again.")
+    table = np.frombuffer(content, dtype=np.uint8).reshape(records, -1)
+    y = table[:, labels - 1]
+    if (wrong := np.flatnonzero(y >= classes)).size:
+        raise DataError(
+            f"{name} gives record {wrong[0]:,} the label {y[wrong[0]]}, which is not one of 0 to {classes - 1}: fetch it again."
+        )
+    x = table[:, labels:].copy().reshape(records, 3, 32, 32)
+    return Examples(torch.from_numpy(x), torch.from_numpy(y.astype(np.int64)))
+
+
+def _joined(parts: list[Examples]) -> Examples:
+    return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
