@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import hush
-from hush.tasks.models.lstm import Lstm
+from hush.tasks.models import Lstm
 
 WORDS = "abcdefghijklmnopqrstuvwxyz .?"
 TEXTS = ("the cat sat on the mat.", "who is there?", "an apple a day.", "to be or not to be.")

@@ -117,8 +117,35 @@ def test_a_token_out_of_range_is_named() -> None:
     tokens = torch.randint(0, 10, (40, 3))
     tokens[33, 1] = 10
     task = hush.Task(model, [(tokens, torch.zeros(40, dtype=torch.int64))])
-    with pytest.raises(UsageError, match=r"row 33 with values from \d+ to 10"):
+    with pytest.raises(UsageError, match=r"row 33 that the model's embedding does not hold \(values go from \d+ to 10\)"):
         hush.simulate(hush.methods.fedavg(), task, rounds=1, cohort=1)
+    tokens[33, 1] = 9
+    result = hush.simulate(
+        hush.methods.fedavg(), hush.Task(model, [(tokens, torch.zeros(40, dtype=torch.int64))]), rounds=1, cohort=1
+    )
+    assert result.rounds == 1
+
+
+class TwoTables(nn.Module):
+    """A column of ten kinds and one of three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.many, self.few, self.out = nn.Embedding(10, 4), nn.Embedding(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.many(x[:, 0]) + self.few(x[:, 1]))
+
+
+def test_each_column_of_tokens_is_held_against_its_own_table() -> None:
+    """vmap would look a token beyond the table up in the next client's, without a word."""
+    tokens = torch.stack([torch.arange(10), torch.arange(10) % 3], 1)
+    tokens[7, 1] = 3  # the other column holds far larger ones
+    task = hush.Task(
+        TwoTables(), [(tokens[:5], torch.zeros(5, dtype=torch.int64)), (tokens[5:], torch.zeros(5, dtype=torch.int64))]
+    )
+    with pytest.raises(UsageError, match="row 7 that the model's embedding does not hold"):
+        hush.simulate(hush.methods.fedavg(), task, rounds=1, cohort=2)
 
 
 TABLE = {

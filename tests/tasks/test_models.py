@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+import hush
 from hush import UsageError
 from hush.local import FlatModel
 from hush.random import keys_of
@@ -340,13 +341,11 @@ def test_the_two_heads_agree_on_the_last_character_and_take_bytes() -> None:
     assert torch.equal(last(x), last(x.to(torch.uint8)))
 
 
-def test_a_code_beyond_the_table_never_reads_another_clients_weights() -> None:
-    flat = FlatModel(CharLstm(5, every=False, hidden=4), cross_entropy, dtype=F64)
-    x, y = torch.tensor([[[0, 5, 9]], [[1, 2, 3]]]), torch.zeros(2, 1, dtype=torch.int64)
-    params = torch.stack([flat.initial(), torch.full_like(flat.initial(), torch.nan)])
-    gradients, _ = flat.gradients(params, x, y, torch.ones(2, 1, dtype=F64), torch.arange(2))
-    assert gradients[0].isfinite().all()
-    assert gradients[1].isnan().any()
+def test_a_code_beyond_the_table_is_refused_before_it_reads_another_clients_weights() -> None:
+    codes = torch.tensor([[0, 1, 2], [1, 2, 3], [4, 5, 1]])
+    task = hush.Task(CharLstm(5, every=False, hidden=4), hush.Clients(codes, torch.zeros(3, dtype=torch.int64), [2, 1]))
+    with pytest.raises(UsageError, match="row 2 that the model's embedding does not hold"):
+        hush.simulate(hush.methods.fedavg(), task, rounds=1, cohort=2)
 
 
 # pixels

@@ -38,6 +38,8 @@ def models(as_json: options.Json = False) -> None:
     for name, build in MODELS.items():
         counts = {}
         for entry in CATALOGUE.values():
+            if entry.text and name not in entry.papers:
+                continue
             try:
                 with torch.device("meta"):  # counted, not filled
                     module = build(torch.Size(entry.shape), entry.classes)

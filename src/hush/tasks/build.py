@@ -53,6 +53,8 @@ def load_task(
         if validation:
             raise UsageError("With evaluation=clients each client keeps a tenth of its own for validation: leave validation out.")
         held = 0
+    if entry.text and model not in (None, *entry.papers):
+        raise UsageError(f"{data} is text: its model is {' or '.join(entry.papers)}.")
     network = build_model(model or entry.model, torch.Size(entry.shape), entry.classes, derive(seed, 11))
     wanted = clients if clients is not None or split == "natural" else entry.clients
     dealt = deal(entry.load(data_dir(folder)), split, wanted, held, public, seed, evaluation)

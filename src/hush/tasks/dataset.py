@@ -35,6 +35,8 @@ class DataSet:
     rounds: int
     papers: tuple[str, ...] = ()
     """The models that papers train on it."""
+    text: bool = False
+    """Whether inputs are characters, which only its papers' models read."""
     natural: int | None = None
     """How many clients it has by nature."""
     partition: str = "iid"

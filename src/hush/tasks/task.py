@@ -19,6 +19,9 @@ from hush.tasks.metrics import Metric, Metrics, named, usual
 
 __all__ = ["Clients", "Examples", "Task", "whole"]
 
+_POSITIONS = 256
+"""Up to so many whole numbers in an input are tokens, each of which may be looked up in a table of its own."""
+
 Held = Examples | tuple[Tensor, Tensor] | Clients | Sequence[Part] | Mapping[Any, Part]
 """Examples that nobody trains on: of no client (a pair), or each client's own (as `Task.clients`)."""
 
@@ -149,24 +152,38 @@ class Task:
 
 
 def _outputs_at_extremes(model: nn.Module, x: Tensor, where: str) -> Tensor | None:
-    """What the model answers to the first example, and to those that hold the extremes of whole-number inputs."""
-    rows = [0]
+    """What the model answers to the first example, and to those that hold the extremes of whole-number inputs.
+
+    A token beyond an embedding must not come to training: vmap would look it up in the next client's table.
+    """
+    rows = torch.zeros(1, dtype=torch.int64)
     if not x.is_floating_point() and x.numel():
-        width = x[0].numel()
-        rows += [int(x.reshape(-1).argmax()) // width, int(x.reshape(-1).argmin()) // width]
+        high = low = x.reshape(len(x), -1)
+        if high.shape[1] > _POSITIONS:  # pixels, or one long text
+            high, low = high.amax(1, keepdim=True), low.amin(1, keepdim=True)
+        rows = torch.unique(torch.cat([rows, high.argmax(0), low.argmin(0)]))
     outputs: Tensor | None = None
-    for row in dict.fromkeys(rows):
+    for part in torch.split(rows, 16):
         try:
-            answer = model(x[row : row + 1])
+            answer = model(x[part])
         except IndexError:
+            row = next((int(r) for r in part if not _answers(model, x[r : r + 1])), int(part[0]))
             raise UsageError(
-                f"{where} an input in row {row} with values from {int(x[row].min())} to {int(x[row].max())}, which the model's "
-                "embedding does not hold: check the tokens, or enlarge it."
+                f"{where} an input in row {row} that the model's embedding does not hold (values go from {int(x.min())} to {int(x.max())}): check "
+                "the tokens, or enlarge it."
             ) from None
         except Exception:  # the trial of training says what is wrong with it, and how
             return None
         outputs = answer if outputs is None and isinstance(answer, Tensor) else outputs
     return outputs
+
+
+def _answers(model: nn.Module, x: Tensor) -> bool:
+    try:
+        model(x)
+    except IndexError:
+        return False
+    return True
 
 
 def _is_pair(held: object) -> bool:

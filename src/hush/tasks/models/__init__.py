@@ -17,6 +17,7 @@ from hush.tasks.models.convolutional import (
     fed_spa_mnist_cnn,
 )
 from hush.tasks.models.linear import cpfed_mlp, logistic, mlp
+from hush.tasks.models.lstm import Lstm
 from hush.tasks.models.pixels import Pixels, on_pixels
 from hush.tasks.models.recurrent import char_lstm, char_lstm_every
 from hush.tasks.models.residual import resnet9, resnet18
@@ -48,4 +49,4 @@ def build_model(name: str, shape: torch.Size, classes: int, seed: int) -> nn.Mod
         return build(shape, classes)
 
 
-__all__ = ["MODELS", "Build", "Pixels", "build_model", "fed_smp_cnn", "logistic", "mlp", "on_pixels"]
+__all__ = ["MODELS", "Build", "Lstm", "Pixels", "build_model", "fed_smp_cnn", "logistic", "mlp", "on_pixels"]
