@@ -220,7 +220,8 @@ def test_a_run_writes_what_it_promises(tmp_path: Path) -> None:
     ]
     assert all(d[key] is not None for d in details for key in wanted)
     assert all(d["un_noised"] for d in details)
-    assert "train_loss" not in json.dumps(result.certificate())
+    assert "train_loss" not in result.certificate()
+    assert result.certificate()["un_noised"] == ["train_loss"]
     with pytest.raises(UsageError, match="already holds a complete run"):
         hush.simulate(methods.fedavg(), make_task(), rounds=1, out=out)
 

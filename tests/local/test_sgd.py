@@ -91,7 +91,7 @@ def test_convolutions_with_the_papers_model_equal_a_plain_loop() -> None:
 
 @pytest.mark.parametrize(("name", "shape"), [("char-lstm", (80,)), ("resnet18", (3, 8, 8)), ("resnet9", (1, 8, 8))])
 def test_lstm_and_resnets_equal_a_plain_loop(name: str, shape: tuple[int, ...]) -> None:
-    """Clients of unequal size, two epochs, momentum: what a cohort trains is what each would alone, in float64 to 1e-8."""
+    """Clients of unequal size, several steps, momentum: what a cohort trains is what each would alone, in float64 to 1e-8."""
     g = torch.Generator().manual_seed(0)
     classes = 80 if name == "char-lstm" else 10
 
@@ -100,13 +100,12 @@ def test_lstm_and_resnets_equal_a_plain_loop(name: str, shape: tuple[int, ...]) 
         x = tokens if name == "char-lstm" else torch.randn(n, *shape, generator=g)
         return x, torch.randint(0, classes, (n,), generator=g)
 
-    task = hush.Task(build_model(name, torch.Size(shape), classes, 0), [part(n) for n in (1, 3, 2)])
-    local, rnd, keys = Sgd(lr=0.1, batch_size=2, epochs=2, momentum=0.9), Round(0, 0, 3.0), keys_of(0, torch.arange(3))
+    task = hush.Task(build_model(name, torch.Size(shape), classes, 0), [part(n) for n in (1, 3)])
+    local, rnd, keys = Sgd(lr=0.1, batch_size=2, epochs=1, momentum=0.9), Round(0, 0, 2.0), keys_of(0, torch.arange(2))
     learner = task.learner(dtype=F64)
     train = task.placed_train("cpu", F64)
-    learner.probe(train.x, train.y)
     assert learner.vectorised
-    ours = local(learner, learner.initial(), train.shard(torch.arange(3)), rnd, keys, None).updates
+    ours = local(learner, learner.initial(), train.shard(torch.arange(2)), rnd, keys, None).updates
     assert (ours - plain_loop(task, local, rnd, keys)).abs().max() < 1e-8
     assert ours.norm(dim=1).min() > 1e-3
 

@@ -151,11 +151,20 @@ class FlatModel:
         return self.gradients(self._start.expand(2, -1), *both, weight, torch.arange(2, device=self.device))
 
     def _ignores_padding(self, x: Tensor, y: Tensor, rows: Tensor) -> bool:
-        """Whether rows that weigh nothing change nothing: if not, a client's update would depend on the size of others."""
-        plain, padded = self._probe_step(x, y, rows)[0], self._probe_step(x, y, rows, padding=3)[0]
+        """Whether rows that weigh nothing change nothing: if not, a client's update would depend on the size of others.
+
+        In float64 where the model can: a GPU chooses other algorithms for other shapes, and in single precision a maximum may
+        then fall on another pixel, which looks like the effect of a neighbour.
+        """
+        try:
+            twin, rounding = FlatModel(self.module, self.loss, self.device, torch.float64, self.ignored), 1e-6
+            exact = (x.double() if x.is_floating_point() else x, y.double() if y.is_floating_point() else y, rows)
+            plain, padded = twin._probe_step(*exact)[0], twin._probe_step(*exact, padding=3)[0]
+        except Exception:  # what is written for single precision
+            rounding = 1e-2 if self.device.type == "cuda" else 1e-4
+            plain, padded = self._probe_step(x, y, rows)[0], self._probe_step(x, y, rows, padding=3)[0]
         if not bool(torch.isfinite(plain).all()):
             return True  # nothing to compare: such a client contributes zero
-        rounding = 1e-2 if self.device.type == "cuda" else 1e-4  # a GPU may choose another algorithm for another shape
         return bool((plain - padded).norm() <= rounding * plain.norm())
 
     def _refuse_changed_buffers(self, writes: dict[str, int]) -> None:

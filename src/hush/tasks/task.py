@@ -169,8 +169,8 @@ def _outputs_at_extremes(model: nn.Module, x: Tensor, where: str) -> Tensor | No
         except IndexError:
             row = next((int(r) for r in part if not _answers(model, x[r : r + 1])), int(part[0]))
             raise UsageError(
-                f"{where} an input in row {row} that the model's embedding does not hold (values go from {int(x.min())} to {int(x.max())}): check "
-                "the tokens, or enlarge it."
+                f"{where} an input in row {row} that the model's embedding does not hold "
+                f"(values go from {int(x.min())} to {int(x.max())}): check the tokens, or enlarge it."
             ) from None
         except Exception:  # the trial of training says what is wrong with it, and how
             return None
