@@ -160,11 +160,14 @@ def _plan(path: Path, certificate: dict[str, Any]) -> Check:
         charged = as_charged(settled.plan, certificate["rounds"], certificate["rounds_charged"])
         proof = certify(charged, settled.delta, settled.method)
         assert proof is not None
+    except DataError as error:
+        return Check("plan", None, f"it cannot be derived again here: {error}")
     except (HushError, AssertionError, KeyError) as error:
         return Check("plan", False, f"the settings of the run give none: {error}")
     same = plan_to_dict(charged) == certificate["plan"]
     same = same and math.isclose(proof.guarantee.epsilon, certificate["guarantee"]["epsilon"], rel_tol=1e-9)
-    told = "derived again from the settings of the run" if same else "the settings of the run give another one"
+    known = "" if experiment.clients is not None else f", for the {counts[0]:,} clients that the certificate counts"
+    told = f"derived again from the settings of the run{known}" if same else "the settings of the run give another one"
     return Check("plan", same, told)
 
 

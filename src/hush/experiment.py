@@ -186,10 +186,14 @@ def _settings(spec: Spec, defaults: dict[str, Any]) -> dict[str, Any]:
     given = dict(spec.set)
     if spec.noise is not None and "noise" in known:
         given["noise"] = spec.noise
-    if "local_steps" in given:
-        defaults.pop("local_epochs", None)
-    chosen = {key: value for key, value in defaults.items() if key in known}
-    for key, value in given.items():
+    for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
+        if one in given:
+            defaults.pop(other, None)
+    every = {name: None for method in methods.METHODS for name in methods.settings_of(method)}
+    for key in defaults:  # what this method does not take is for others; what none takes is a slip
+        pick(every, key, f"setting of {spec.data}")
+    chosen: dict[str, Any] = {}
+    for key, value in ({key: value for key, value in defaults.items() if key in known} | given).items():
         kind = pick(known, key, f"setting of {spec.method}")
         try:
             chosen[key] = TypeAdapter(kind).validate_python(value)

@@ -430,7 +430,7 @@ def test_a_finished_folder_is_never_overwritten(tmp_path: Path) -> None:
 def test_public_examples_that_clients_hold_are_refused() -> None:
     task = make_task()
     held = hush.Task(model=task.model, clients=task.train, public=(task.train.x[:6], task.train.y[:6]))
-    with pytest.raises(UsageError, match="belong to clients"):
+    with pytest.raises(UsageError, match="are among those that clients train on"):
         hush.simulate(methods.fed_smp_top_k(noise=1.0), held, rounds=1, cohort=3)
     result = hush.simulate(methods.fed_smp_top_k(noise=1.0), task, rounds=1, cohort=3)
     assert result.guarantee is not None
@@ -441,7 +441,7 @@ def test_public_examples_that_clients_hold_are_refused() -> None:
 def test_figures_of_clients_own_examples_are_refused(part: str) -> None:
     task = make_task()
     held = hush.Task(task.model, task.train, **{part: (task.train.x[:6], task.train.y[:6])})  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=f"{part} examples belong to clients"):
+    with pytest.raises(UsageError, match=f"{part} examples are among those that clients train on"):
         hush.simulate(methods.dp_fedavg(noise=1.0), held, rounds=1, cohort=3)
     hush.simulate(methods.fedavg(), held, rounds=1, cohort=3)  # where nothing is promised, nothing is broken
 

@@ -77,7 +77,7 @@ def test_data_sets_that_are_read_once_only() -> None:
         (Rows([(torch.zeros(2), 1), (torch.zeros(3), 1)]), "of one shape"),
         (Rows([(object(), 1)]), "give it a transform"),
         (Rows([(1, 2, 3)]), "does not give"),  # type: ignore[list-item]
-        (3, "Client 1 is not a pair"),
+        (3, "Client 1 is int, where a pair of torch tensors"),
     ],
 )
 def test_data_sets_that_do_not_fit(bad: Any, said: str) -> None:
@@ -107,8 +107,8 @@ def test_a_label_out_of_range_is_named(part: str, label: int) -> None:
     task = make_task(**({part: (x, y)} if part != "clients" else {}))
     if part == "clients":
         task = hush.Task(task.model, [(x[:1], y[:1]), (x[:0], y[:0]), (x[1:], y[1:])])
-    where = r"row 2 \(client 2\)" if part == "clients" else "row 2"
-    with pytest.raises(UsageError, match=rf"the label {label} in {where}, and the model has 3 classes"):
+    where = "Example 1 of client 2" if part == "clients" else f"Row 2 of the {part} examples"
+    with pytest.raises(UsageError, match=rf"{where} has the label {label}, and the model has 3 classes"):
         hush.simulate(hush.methods.fedavg(), task, rounds=1, cohort=2)
 
 
@@ -117,7 +117,7 @@ def test_a_token_out_of_range_is_named() -> None:
     tokens = torch.randint(0, 10, (40, 3))
     tokens[33, 1] = 10
     task = hush.Task(model, [(tokens, torch.zeros(40, dtype=torch.int64))])
-    with pytest.raises(UsageError, match=r"row 33 that the model's embedding does not hold \(values go from \d+ to 10\)"):
+    with pytest.raises(UsageError, match=r"Example 33 of client 0 holds a value .* \(they go from \d+ to 10\)"):
         hush.simulate(hush.methods.fedavg(), task, rounds=1, cohort=1)
     tokens[33, 1] = 9
     result = hush.simulate(
@@ -144,7 +144,7 @@ def test_each_column_of_tokens_is_held_against_its_own_table() -> None:
     task = hush.Task(
         TwoTables(), [(tokens[:5], torch.zeros(5, dtype=torch.int64)), (tokens[5:], torch.zeros(5, dtype=torch.int64))]
     )
-    with pytest.raises(UsageError, match="row 7 that the model's embedding does not hold"):
+    with pytest.raises(UsageError, match="Example 2 of client 1 holds a value that the model's embedding does not"):
         hush.simulate(hush.methods.fedavg(), task, rounds=1, cohort=2)
 
 

@@ -344,7 +344,7 @@ def test_the_two_heads_agree_on_the_last_character_and_take_bytes() -> None:
 def test_a_code_beyond_the_table_is_refused_before_it_reads_another_clients_weights() -> None:
     codes = torch.tensor([[0, 1, 2], [1, 2, 3], [4, 5, 1]])
     task = hush.Task(CharLstm(5, every=False, hidden=4), hush.Clients(codes, torch.zeros(3, dtype=torch.int64), [2, 1]))
-    with pytest.raises(UsageError, match="row 2 that the model's embedding does not hold"):
+    with pytest.raises(UsageError, match="Example 0 of client 1 holds a value"):
         hush.simulate(hush.methods.fedavg(), task, rounds=1, cohort=2)
 
 

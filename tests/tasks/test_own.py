@@ -131,7 +131,7 @@ def test_a_number_to_come_close_to(tmp_path: Path) -> None:
         ("target = 'y'", UsageError, "train in own.toml: field required"),
         ("train = 'a.csv'\ntarget = 'y'", UsageError, "Say which column is the client"),
         ("train = 'a.csv'\ntarget = 'y'\nclient = 'u'\nclases = 2", UsageError, "did you mean 'classes'"),
-        ("train = 'a.csv'\ntarget = 'y'\nclient = 'u'\nclasses = 1", UsageError, "classes in own.toml"),
+        ("train = 'a.csv'\ntarget = 'y'\nclient = 'u'\nclasses = 1", UsageError, "with classes = 1 they go from 0 to 0"),
         ("train = 'nowhere.csv'\ntarget = 'y'\nclient = 'u'", DataError, "There is no file"),
         ("train = 'a.xls'\ntarget = 'y'\nclient = 'u'", UsageError, "not a table that Hush reads"),
         ("train = 'empty'\ntarget = 'y'", DataError, "holds no .csv"),

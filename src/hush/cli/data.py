@@ -31,15 +31,16 @@ def listing(context: typer.Context, folder: options.DataDir = None, as_json: opt
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("data set", no_wrap=True)
-    for title in ("train / test", "clients", "size"):
+    for title in ("train", "size"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("here", no_wrap=True)
-    table.add_column("what it is, and its licence")
+    table.add_column("licence", no_wrap=True)
+    table.add_column("what it is")
     for row in rows:
         size = f"{row['bytes'] / 1e6:,.1f} MB" if row["files"] else "bundled"
-        clients = f"{row['natural']:,}" if row["natural"] else "any"
-        counts, here = f"{row['train']:,} / {row['test']:,}", "yes" if row["here"] else "no"
-        table.add_row(row["name"], counts, clients, size, here, f"{row['title']} ({row['licence']})")
+        what = row["title"] + (f", {row['natural']:,} clients" if row["natural"] else "")
+        counts, here = f"{row['train']:,}", "yes" if row["here"] else "no"
+        table.add_row(row["name"], counts, size, here, row["licence"], what)
     out().print(table)
 
 
@@ -94,14 +95,16 @@ def show(
 
     entry = dataset(name)
     spec = partition or entry.partition
-    place = file or Path(f"{name}-{re.sub('[^a-z0-9.]+', '-', spec)}.png")
-    if place.suffix not in (".png", ".svg"):
-        raise UsageError(f"A picture is a .png or a .svg, not '{place.name}'.")
+    if file is not None and file.suffix not in (".png", ".svg"):
+        raise UsageError(f"A picture is a .png or a .svg, not '{file.name}'.")
     task = load_task(
         name, clients=clients, split=spec, validation=validation, public=public, evaluation=evaluation, seed=seed, folder=folder
     )
-    told: dict[str, Any] = {"data": name, "partition": spec, "seed": seed} | summary(task.train)
-    figure = partition_figure(task.train, f"{name}, {spec} over {task.train.count:,} clients", entry.labels)
+    told: dict[str, Any] = {"data": entry.name, "partition": spec, "seed": seed} | summary(task.train)
+    count = task.train.count
+    title = f"{entry.name}: {told['examples']:,} examples, {spec} over {count:,} clients, seed {seed}"
+    place = file or Path(f"{entry.name}-{re.sub('[^a-z0-9.]+', '-', spec)}-{count}-seed{seed}.png")
+    figure = partition_figure(task.train, title, entry.labels)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(place, dpi=150)
@@ -112,11 +115,13 @@ def show(
         return
     sizes, kinds = told["examples_per_client"], told["effective_labels_per_client"]
     print(f"{told['clients']:,} clients hold {told['examples']:,} examples: {_words(sizes)} each.")
+    if task.validation is not None and not task.belongs_to_clients("validation"):
+        print(f"{len(task.validation.x):,} examples are held out for validation.")  # type: ignore[union-attr]
     if kinds is not None:
         print(f"Of {entry.classes} labels a client has effectively {_words(kinds)}.")
     for note in task.notes[1:]:
         print(f"{note[0].upper()}{note[1:]}.")
-    print(f"The picture is {place}.")
+    print(f"The picture is {place}." + (" It shows what your clients hold: it is not for publication." if entry.own else ""))
 
 
 def _words(spread: dict[str, float]) -> str:

@@ -216,6 +216,7 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
                 device=e.spec.device,
                 memory=e.spec.memory,
                 dropout=e.spec.dropout,
+                eval_every=e.spec.eval_every,
             )
         )
     if as_json:
@@ -231,7 +232,7 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
         took = row["estimated_seconds"]
         print(
             f"{row['method']}: {row['rounds']} rounds, {row['parameters']:,} parameters, {privacy}; "
-            f"{sent:.3g} MB up and {got:.3g} MB down per client; about {took:.0f} s"
+            f"{sent:.3g} MB up and {got:.3g} MB down per client; about {_duration(took)}"
         )
 
 
@@ -244,3 +245,11 @@ def _plot(folder: RunDir, curves: dict[str, list[dict[str, Any]]], title: str) -
         say(f"note: {error}")
         return None
     return str(folder.path / "compare.png")
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in the unit that a person would use."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.0f} s"

@@ -32,6 +32,7 @@ def estimate(
     device: str = "auto",
     memory: str | None = None,
     dropout: float = 0.0,
+    eval_every: int = 1,
 ) -> dict[str, Any]:
     """Rounds, bytes, epsilon and seconds. The time is that of one chunk of clients made of zeros; no example is read."""
     place = pick_device(device)
@@ -72,6 +73,14 @@ def estimate(
         if isinstance(part, TopK) and public is not None:
             zeros = whole(Examples(torch.zeros_like(public.x), torch.zeros_like(public.y)))
             each_round += seconds(part.training, zeros) * steps(part.training, zeros.size)
+    few = Examples(*(torch.zeros(16, *t.shape[1:], dtype=t.dtype, device=place) for t in (x, y)))
+    began = time.perf_counter()
+    learner.scores(learner.initial(), few.x, few.y)
+    each_example = (time.perf_counter() - began) / 16
+    validated, tested = (
+        0 if e is None else len(e.x) for e in (task.placed(p, "cpu", torch.float32) for p in ("validation", "test"))
+    )
+    judging = each_example * (validated * -(-allowed // eval_every) + 2 * tested)
     shares = cohort.expected_participations(allowed, train.count)
     return {
         "method": method.name,
@@ -88,6 +97,6 @@ def estimate(
         "noise_multiplier": plan.noise_multiplier if plan else None,
         "uplink_bytes_per_client": shares * method.uplink(learner.dim).bytes,
         "downlink_bytes_per_client": shares * method.downlink_bytes(learner.dim),
-        "estimated_seconds": each_round * allowed,
+        "estimated_seconds": each_round * allowed + judging,
         "dry_run": True,
     }

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hush.engines.run import Run
-from hush.local.flat import IGNORED, Scores
-from hush.tasks.clients import Clients
+from hush.errors import UsageError
+from hush.local.flat import IGNORED, FlatModel, Scores
+from hush.tasks.clients import Clients, Examples
 from hush.tasks.metrics import perplexity
+from hush.tasks.task import Task
 
 
 class Figures(NamedTuple):
@@ -40,12 +43,35 @@ def evaluate(run: Run, model: Tensor, part: str) -> Figures:
         targets = targets.masked_fill(targets == run.task.ignored, IGNORED)
     for name, measure in measures.items():
         if name in wanted:
-            found[name] = _finite(float(measure(scores.outputs, targets)))  # type: ignore[arg-type]
+            try:
+                found[name] = _finite(float(measure(scores.outputs, targets)))  # type: ignore[arg-type]
+            except Exception as error:  # rounds were paid for: a figure less must not lose the model
+                found[name] = None
+                warnings.warn(f"The metric '{name}' failed on the {part} examples, so it is null: {error}", stacklevel=2)
         else:
             found[name] = None if loss is None else _finite(math.exp(min(loss, 700.0)))
     accuracy = None if scores.correct is None else _mean(scores.correct, weight)
     held = getattr(run.task, part)
     return Figures(loss, accuracy, found, _per_client(scores, held) if isinstance(held, Clients) else None)
+
+
+def refuse_broken_metrics(task: Task, learner: FlatModel, examples: Examples | None) -> None:
+    """Try the task's metrics before the first round is paid for."""
+    if examples is None or not len(examples.x) or not task.measures():
+        return
+    few = Examples(examples.x[:256], examples.y[:256])
+    outputs = learner.scores(learner.initial(), *few, outputs=True).outputs
+    for name, measure in task.measures().items():
+        try:
+            float(measure(outputs, few.y))  # type: ignore[arg-type]
+        except UsageError:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {str(error)[:120]}".splitlines()[0]
+            raise UsageError(
+                f"The metric '{name}' cannot be computed on {len(few.x)} of the task's examples ({why}): it takes all outputs and "
+                "targets, and returns one number."
+            ) from None
 
 
 def _per_client(scores: Scores, held: Clients) -> dict[str, Any]:
@@ -60,7 +86,7 @@ def _per_client(scores: Scores, held: Clients) -> dict[str, Any]:
         "mean": float(each.mean()),
         "std": float(each.std(correction=0)),
         "worst": float(worst),
-        "worst_tenth": float(torch.quantile(each, tenth)),
+        "worst_tenth": float(torch.quantile(each, tenth, interpolation="lower" if figure == "accuracy" else "higher")),
     }
     return {"figure": figure, "clients": len(each)} | {key: _finite(value) for key, value in told.items()}
 

@@ -11,10 +11,12 @@ import hashlib
 import re
 import warnings
 from dataclasses import replace
-from types import CellType, CodeType, FunctionType
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hush.cohort import Cohort
 from hush.core import Method, Round, Server
@@ -31,6 +33,7 @@ def fingerprint(method: Method, task: Task, cohort: Cohort, *facts: object) -> s
     told = [_stable(part) for part in (*stations, task.model, task.loss, trainable, *facts, __version__)]
     told += [_code_of(type(part)) for part in stations]
     told += [_code_of(type(layer)) for layer in task.model.modules()]
+    told += [_contents(task.model), _contents(task.loss), str(task.ignored)]
     told += [_behaviour(method, task), _digest_of(task)]
     return hashlib.sha256("\n".join(told).encode()).hexdigest()
 
@@ -80,6 +83,38 @@ def _function_code(function: FunctionType, depth: int = 2) -> str:
         else:
             told.append(_plain(value))
     return hashlib.sha256(" ".join(told).encode()).hexdigest()
+
+
+def _contents(value: object, depth: int = 6) -> str:
+    """All that an object holds and that `repr` may not show: a loss's weights, a layer's own numbers, what a partial binds."""
+    inside = _inside(value) if depth > 0 else None
+    if inside is not None:
+        told = [_contents(item, depth - 1) for item in inside]
+        return str(sorted(told) if isinstance(value, set | frozenset) else told)
+    if isinstance(value, FunctionType):
+        return _function_code(value)
+    if isinstance(value, np.ndarray):
+        return hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest() + f"{value.dtype}{value.shape}"
+    return _plain(value) if isinstance(value, Tensor | int | float | complex | str | bytes | bool | None) else _stable(value)
+
+
+def _inside(value: object) -> list[object] | None:
+    """What an object is made of, in an order that does not change from process to process; None for what is one piece."""
+    if isinstance(value, partial | MethodType):
+        return [value.func, value.args, value.keywords] if isinstance(value, partial) else [value.__func__, value.__self__]
+    if isinstance(value, dict):
+        return [(str(key), value[key]) for key in sorted(value, key=str)]
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    if isinstance(value, nn.Module):  # every layer by its name, however deep; in which mode it came does not matter
+        return [(name, _code_of(type(m)), _attributes(m, "_modules", "training")) for name, m in value.named_modules()]
+    if isinstance(value, type | Tensor | FunctionType) or not hasattr(value, "__dict__"):
+        return None
+    return [_code_of(type(value)), _attributes(value)]
+
+
+def _attributes(value: object, *but: str) -> dict[str, object]:
+    return {key: item for key, item in vars(value).items() if key not in but}
 
 
 def _is_empty(cell: CellType) -> bool:

@@ -72,7 +72,9 @@ def un_noised(run: Run) -> tuple[str, ...]:
     for part in ("validation", "test"):
         if run.task.belongs_to_clients(part):
             names += [f"{part}_accuracy", f"{part}_loss", f"{part}_metrics"]
-            names += ["best_test_accuracy", "per_client"] if part == "test" else []
+            names += ["per_client"] if part == "test" else []
+    if len(names) > 1:  # also a round that clients' own examples picked
+        names.append("best_test_accuracy")
     return tuple(names)
 
 
@@ -131,6 +133,7 @@ def conclude(
         test_metrics=figures.metrics or {},
         validation_metrics=next((r["validation_metrics"] for r in reversed(history) if r.get("validation_metrics")), {}),
         per_client=figures.per_client,
+        caveats=run.task.caveats,
         un_noised=un_noised(run),
         run_id=run.run_id,
         noise_mode=None if run.plan is None else "secure" if run.plan.secure else "fast",

@@ -55,6 +55,8 @@ class Result:
     validation_metrics: dict[str, float | None] = field(default_factory=dict)
     per_client: dict[str, Any] | None = None
     """How unequally clients are served, where each has test examples of its own: mean, deviation, worst, worst tenth."""
+    caveats: tuple[str, ...] = ()
+    """What a reader of the certificate must know of who the clients are."""
     un_noised: tuple[str, ...] = ("train_loss",)
     """Figures here that no guarantee covers: for simulation alone, like diagnostics.jsonl."""
     run_id: str | None = None
@@ -74,7 +76,7 @@ class Result:
         """The JSON object: the figures alone."""
         skipped = ("configuration", "proof", "history", "state_dict")
         fields = {key: value for key, value in self.__dict__.items() if key not in skipped}
-        return fields | {"notes": list(self.notes), "un_noised": list(self.un_noised)}
+        return fields | {key: list(getattr(self, key)) for key in ("notes", "caveats", "un_noised")}
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -88,7 +90,7 @@ class Result:
         certificate = folder.read_json("certificate.json")
         saved = folder.read_tensors("model.safetensors")
         return Result(
-            **value | {"notes": tuple(value["notes"]), "un_noised": tuple(value["un_noised"])},
+            **value | {key: tuple(value.get(key, ())) for key in ("notes", "caveats", "un_noised")},
             configuration=certificate["configuration"],
             proof=proof_from_dict(certificate),
             history=folder.keep_rounds("rounds.jsonl", value["rounds"]),
@@ -99,7 +101,7 @@ class Result:
         """What was proved, in a form to file: the statement and its assumptions, no figure of any client's data."""
         keys = ("method", "data", "model", "clients", "cohort", "sampling", "rounds", "rounds_charged", "noise_multiplier")
         facts = {key: getattr(self, key) for key in (*keys, "claimed_epsilon", "population", "run_id", "hush_version")}
-        facts["un_noised"] = list(self.un_noised)
+        facts |= {"caveats": list(self.caveats), "un_noised": list(self.un_noised)}
         return (
             facts
             | proof_to_dict(self.proof)
@@ -117,7 +119,9 @@ class Result:
         elif (root := self.test_metrics.get("rmse")) is not None:
             learned = f"root mean square error {root:.4g}"
         elif self.test_loss is not None:
-            learned = f"test loss {self.test_loss:.4g}"
+            learned = ", ".join(
+                [f"test loss {self.test_loss:.4g}", *(f"{k} {v:.4g}" for k, v in self.test_metrics.items() if v is not None)]
+            )
         else:
             learned = f"{self.rounds} rounds trained"
         privacy = str(self.guarantee) if self.guarantee else "no privacy guarantee"

@@ -18,6 +18,7 @@ from hush.cohort import Bounded, Cohort, Poisson
 from hush.core import Method, Public, Round, Server
 from hush.engines import charging
 from hush.engines.diagnostics import Recorder, client_spread, watched
+from hush.engines.evaluate import refuse_broken_metrics
 from hush.engines.fingerprint import arithmetic, fingerprint
 from hush.engines.judge import conclude, is_judged, judge
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
@@ -196,7 +197,9 @@ def set_up(
     task.refuse_impossible_values()
     learner = task.learner(place, dtype)
     learner.probe(train.x, train.y)
-    public = task.placed("public", place, dtype)
+    held = {part: task.placed(part, place, dtype) for part in ("public", "validation", "test")}
+    refuse_broken_metrics(task, learner, held["test"] if held["test"] is not None else held["validation"])
+    public = held["public"]
     if method.pipeline.needs_public and public is None:
         raise UsageError(
             f"{method.name} takes its mask from public examples and the task has none: give it some (public=N, --public N)."
@@ -224,8 +227,8 @@ def set_up(
         learner=learner,
         train=train,
         server=Server(learner, None if public is None else whole(public)),
-        validation=task.placed("validation", place, dtype),
-        test=task.placed("test", place, dtype),
+        validation=held["validation"],
+        test=held["test"],
         cohort=cohort,
         secret=own,
         secure=secure,

@@ -114,7 +114,7 @@ class FlatModel:
         """Try two clients on an example or two: settle whether the module vectorises, and refuse what must not be trained."""
         if len(x) == 0:
             return
-        rows = torch.arange(min(2, len(x)), device=x.device)
+        rows = _two_different(x)
         writes = {n: b._version for n, b in self.module.named_buffers()}
         why = ""
         with warnings.catch_warnings(record=True) as said:
@@ -185,16 +185,18 @@ class FlatModel:
                 )
 
     @torch.no_grad()
-    def scores(self, params: Tensor, x: Tensor, y: Tensor, batch: int = 2048, outputs: bool = False) -> Scores:
+    def scores(self, params: Tensor, x: Tensor, y: Tensor, outputs: bool = False) -> Scores:
         """Loss, and for classification the share of right answers, of every example; its outputs too if asked for."""
+        batch = min(2048, max(64, 2**20 // max(x.shape[1:].numel(), 1)))  # large images make large activations
         self.module.eval()
         named = self.named(params)
         losses, correct, counts, kept = [], [], [], []
         for xs, ys in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
-            answers = functional_call(self.module, named, (xs,))
-            counting = (ys != self.ignored).reshape(len(ys), -1)
+            with _OwnRows(torch.zeros((), dtype=torch.int64, device=self.device)):
+                answers = functional_call(self.module, named, (xs,))
+            counting = self._counting(ys)
             losses.append(self.per_example(answers, ys))
-            counts.append(counting.sum(1) if answers.dim() > 2 and not ys.is_floating_point() else torch.ones_like(counting[:, 0]))
+            counts.append(counting.sum(1) if not ys.is_floating_point() else torch.ones_like(counting[:, 0]))
             if _is_classification(answers, ys):
                 right = (answers.argmax(1) == ys).reshape(len(ys), -1) & counting
                 correct.append(right.sum(1) / counting.sum(1).clamp_min(1).to(self.dtype))
@@ -207,12 +209,16 @@ class FlatModel:
             torch.cat(kept) if kept else None,
         )
 
+    def _counting(self, targets: Tensor) -> Tensor:
+        """`[n, targets]`: which are not padding."""
+        return (targets != self.ignored).reshape(len(targets), -1)
+
     def per_example(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss per example: a loss with further axes (a token each) is averaged over them."""
-        if targets.is_floating_point() and outputs.shape == (*targets.shape, 1):
+        if targets.is_floating_point() and outputs.shape != targets.shape and outputs.numel() == targets.numel():
             raise UsageError(
-                f"Outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)} would be broadcast: give the "
-                "targets a last axis of one (y[:, None]), or let the model drop its own (nn.Flatten(0))."
+                f"Outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)} would be broadcast: make "
+                "them alike, with targets[:, None], or by a last layer nn.Flatten(0)."
             )
         losses = self.loss(outputs, targets)
         if losses.dim() == 0 or len(losses) != len(targets):
@@ -221,11 +227,13 @@ class FlatModel:
 
     def _mean_loss(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         losses = self.per_example(functional_call(self.module, self.named(params), (x,)), y)
+        if not y.is_floating_point():  # an example without a target that counts has nothing to say
+            weight = weight * self._counting(y).any(1)
         # a padded row repeats an example of the same client, so that nothing of another client is ever read
         return (losses * weight).sum() / weight.sum().clamp_min(1.0)
 
     def _keyed_loss(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Tensor:
-        with _KeyedDropout(key):
+        with _OwnRows(key):
             return self._mean_loss(params, x, y, weight)
 
     def _lone_gradient(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -240,6 +248,16 @@ class FlatModel:
             loss = self._keyed_loss(row, x, y, weight, key)
         (gradient,) = torch.autograd.grad(loss, row)
         return gradient, loss.detach()
+
+
+def _two_different(x: Tensor) -> Tensor:
+    """The first finite example and the first that differs from it: on two alike, no effect of one on the other would show."""
+    flat = x.reshape(len(x), -1)
+    finite = torch.isfinite(flat).all(1) if x.is_floating_point() else torch.ones(len(x), dtype=torch.bool, device=x.device)
+    first = int(finite.to(torch.uint8).argmax())
+    other = finite & (flat != flat[first]).any(1)
+    rows = [first, int(other.to(torch.uint8).argmax())] if bool(other.any()) else [first]
+    return torch.tensor(rows, device=x.device)
 
 
 def _first_line(error: Exception) -> str:
@@ -260,8 +278,12 @@ def _without_fallback_warnings(expected: bool) -> Iterator[None]:
         yield
 
 
-class _KeyedDropout(TorchFunctionMode):
-    """Dropout whose masks are a function of the client's key, the step and the layer: the same alone and in a cohort."""
+class _OwnRows(TorchFunctionMode):
+    """What a client computes depends on that client alone.
+
+    Dropout draws its masks from the client's key, the step and the layer: the same alone and in a cohort. An index beyond an
+    embedding gives NaN, and so no contribution: vmap would look it up in the next client's table without a word.
+    """
 
     def __init__(self, key: Tensor) -> None:
         super().__init__()
@@ -271,10 +293,18 @@ class _KeyedDropout(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is F.embedding:
+            return _embedding(*args, **kwargs)
         if func not in _DROPOUT_KINDS:
             return func(*args, **kwargs)
         self.calls += 1
         return _dropout(fold(self.key, self.calls), _DROPOUT_KINDS[func], *args, **kwargs)
+
+
+def _embedding(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    known = (input >= 0) & (input < weight.shape[0])
+    rows = F.embedding(torch.where(known, input, 0), weight, *args, **kwargs)
+    return torch.where(known[..., None], rows, torch.nan)
 
 
 def _dropout(key: Tensor, spatial: int, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

@@ -18,7 +18,7 @@ from hush.transforms.noise import ExactNoise, Gaussian, Noise
 
 TRUSTED = "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds"
 HIDDEN = "nobody else learns who took part in a round, and the rate or size of cohorts was fixed beforehand"
-PUBLIC_EXAMPLES = "the public examples, from which the mask is made, belong to no client"
+PUBLIC_EXAMPLES = "the public examples, from which the mask is made, belong to nobody that this statement speaks of"
 FAST = "nobody exploits the rounding of floating-point noise (fast noise: fit for research, not for adversaries)"
 EXACT = (
     "AES-256 is a good cipher (each draw of the noise is exact to 2^-100, which adds less than 1e-12 to delta for a billion draws "

@@ -235,3 +235,5 @@ def warnings_of(plan: Plan, delta: float) -> Iterator[str]:
     if delta >= 1 / plan.population and plan.population > 1:
         units = f"{plan.unit}s" if plan.unit is plan.sampled else "units"
         yield f"delta is not below 1/{plan.population:,}: such a delta permits publishing one of the {units} outright"
+    elif delta > 0.01:  # below 1/n, but n is small
+        yield f"delta is {delta:.2g}: with that probability the guarantee may fail altogether; choose a smaller one (--delta)"

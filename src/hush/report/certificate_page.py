@@ -63,8 +63,8 @@ def _proved(c: dict[str, Any]) -> str:
             f"clients' own examples without noise, for simulation alone: {html.escape(figures)}. Do not publish them where the "
             "clients are real.</p>"
         )
-    if proved["warnings"]:
-        sections.append("<h2>Mind</h2>" + _list(proved["warnings"]))
+    if mind := [*proved["warnings"], *c.get("caveats", ())]:
+        sections.append("<h2>Mind</h2>" + _list(mind))
     sections.append("<h2>Against the server</h2>" + _server(c))
     sections.append("<h2>Epsilon at other deltas</h2>" + _deltas(c))
     sections.append("<h2>What the paper claims</h2>" + _claim(c))

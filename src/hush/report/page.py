@@ -44,7 +44,8 @@ def _learned(result: Result) -> list[tuple[str, str]]:
     """Accuracy, last and best; of a task that has none, its loss; and the task's own metrics."""
     if result.test_accuracy is not None or result.test_loss is None:
         last = (_percent(result.test_accuracy), "test accuracy, last round")
-        cards = [last, (_percent(result.best_test_accuracy), f"test accuracy, best round by {result.best_by or 'nothing'}")]
+        best = (_percent(result.best_test_accuracy), f"test accuracy, best round by {result.best_by}")
+        cards = [last, best] if result.best_by is not None else [last]
     else:
         cards = [(f"{result.test_loss:.4g}", "test loss, last round")]
     names = {"auc": "AUC", "macro_f1": "macro F1", "rmse": "RMSE", "mae": "mean absolute error"}
@@ -52,10 +53,12 @@ def _learned(result: Result) -> list[tuple[str, str]]:
         cards.append(("undefined" if value is None else f"{value:.4g}", f"test {names.get(name, html.escape(name))}"))
     if result.per_client is not None:
         spread = result.per_client
-        shown = [
-            f"{100 * v:.1f}%" if spread["figure"] == "accuracy" else f"{v:.4g}" for v in (spread["worst_tenth"], spread["mean"])
-        ]
-        cards.append((shown[0], f"a client in ten has worse {spread['figure']} (mean {shown[1]} of {spread['clients']:,} clients)"))
+        keys = ("worst_tenth", "worst", "mean")
+        tenth, worst, mean = (f"{100 * spread[k]:.1f}%" if spread["figure"] == "accuracy" else f"{spread[k]:.4g}" for k in keys)
+        told = (
+            f"{spread['figure']} at which a tenth of {spread['clients']:,} clients is served no better (worst {worst}, mean {mean})"
+        )
+        cards.append((tenth, told))
     return cards
 
 
@@ -86,12 +89,13 @@ def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
 
         accuracy = {name: series(result.history, f"{name}_accuracy", 100) for name in ("validation", "test")}
         accuracy = {name: points for name, points in accuracy.items() if points}
+        mark = " (simulation only)" if "validation_accuracy" in result.un_noised else ""
         if accuracy:
-            pictures = [line_figure(accuracy, "round", f"{' and '.join(accuracy)} accuracy in %")]
+            pictures = [line_figure(accuracy, "round", f"{' and '.join(accuracy)} accuracy in %{mark}")]
         else:
             losses = {name: series(result.history, f"{name}_loss") for name in ("validation", "test")}
             losses = {name: points for name, points in losses.items() if points}
-            pictures = [line_figure(losses, "round", f"{' and '.join(losses)} loss")] if losses else []
+            pictures = [line_figure(losses, "round", f"{' and '.join(losses)} loss{mark}")] if losses else []
         if result.guarantee is not None:
             pictures.append(line_figure({"epsilon": series(result.history, "epsilon")}, "round", "epsilon spent"))
         keys = ("signal_norm", "noise_norm", "clip_bias", "compression_error")

@@ -114,19 +114,22 @@ def _columns(share: NDArray[np.float64], top: NDArray[np.int64], height: int = 4
 def _sizes(axes: Any, clients: Clients) -> None:
     sizes = clients.sizes.double().numpy()
     low, high = max(sizes.min(), 1.0), max(sizes.max(), 1.0)
-    wide = high > 20 * low
+    axes.spines[["top", "right"]].set_visible(False)
     if high - low < 1.5:
-        bins: Any = np.arange(low - 2.5, high + 3.5)
-    else:
-        bins = np.geomspace(low, high, 31) if wide else 30
-    axes.hist(np.maximum(sizes, 1), bins=bins, color=_COLOURS[0])
+        each = f"{sizes.min():,.0f}" if sizes.min() == sizes.max() else f"{sizes.min():,.0f} or {sizes.max():,.0f}"
+        axes.text(0.5, 0.5, f"every client holds\n{each} examples", ha="center", va="center", transform=axes.transAxes, fontsize=11)
+        axes.set_axis_off()
+        return
+    wide = high > 20 * low
+    axes.hist(np.maximum(sizes, 1), bins=np.geomspace(low, high, 31) if wide else 30, color=_COLOURS[0])
     if wide:
         axes.set_xscale("log")
     axes.set(xlabel=f"examples of a client ({sizes.min():,.0f} to {sizes.max():,.0f})", ylabel="clients")
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _kinds(axes: Any, counts: NDArray[np.int64]) -> None:
-    axes.hist(effective_labels(counts), bins=30, range=(1, max(2.0, float((counts.sum(0) > 0).sum()))), color=_COLOURS[2])
-    axes.set(xlabel="effective number of labels of a client", ylabel="clients")
+    effective, labels = effective_labels(counts), float((counts.sum(0) > 0).sum())
+    few = labels <= 20  # then all of the range is worth seeing
+    axes.hist(effective, bins=30, range=(1, max(2.0, labels)) if few else None, color=_COLOURS[2])
+    axes.set(xlabel="effective number of labels of a client\n(e to the entropy of its mix)", ylabel="clients")
     axes.spines[["top", "right"]].set_visible(False)

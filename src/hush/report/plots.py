@@ -21,10 +21,12 @@ def comparison_figure(curves: Curves, title: str) -> Any:
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError("Plots need matplotlib: pip install 'hush-fl[plots]'.") from None
-    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
-    by_round, by_bytes = figure.subplots(1, 2, sharey=True)
     every = [record for records in curves.values() for record in records]
     shown = _accuracy if any(_accuracy(record) is not None for record in every) else _loss
+    if all(shown(record) is None for record in every):
+        raise UsageError("There is no curve to draw: hold validation examples out (--validation N), or give --track-test.")
+    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
+    by_round, by_bytes = figure.subplots(1, 2, sharey=True)
     for (label, records), colour in zip(curves.items(), COLOURS * (1 + len(curves) // len(COLOURS)), strict=False):
         points = [(r["round"], r["uplink_bytes_per_client"] / 1e6, shown(r)) for r in records if shown(r) is not None]
         if not points:

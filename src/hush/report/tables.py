@@ -13,14 +13,14 @@ def comparison(rows: list[dict[str, Any]]) -> Table:
     """One line a method: what it learned, what it spent, what it sent."""
     table = Table(box=None, pad_edge=False)
     table.add_column("method", no_wrap=True)
-    by = rows[0].get("best_by") or "none"
-    for title in ("test", f"best by {by}", "epsilon", "MB up", "MB down", "seconds"):
+    by = rows[0].get("best_by")
+    for title in ("test", *([f"best by {by}"] if by else []), "epsilon", "MB up", "MB down", "seconds"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row["method"],
             _figure(row, "test_accuracy"),
-            _figure(row, "best_test_accuracy"),
+            *([_figure(row, "best_test_accuracy")] if by else []),
             "none" if row["epsilon"] is None else at_least(row["epsilon"]),
             f"{row['uplink_bytes_per_client'] / 1e6:.3g}",
             f"{row['downlink_bytes_per_client'] / 1e6:.3g}",

@@ -53,6 +53,8 @@ def load_task(
         if validation:
             raise UsageError("With evaluation=clients each client keeps a tenth of its own for validation: leave validation out.")
         held = 0
+    if entry.own and split != "natural":
+        raise UsageError(f"{Path(data).name} says who its clients are: '{split}' would prove something about invented ones.")
     if entry.text and model not in (None, *entry.papers):
         raise UsageError(f"{data} is text: its model is {' or '.join(entry.papers)}.")
     network = build_model(model or entry.model, torch.Size(entry.shape), entry.classes, derive(seed, 11))
@@ -69,5 +71,7 @@ def load_task(
         metrics=entry.metrics,
         name=entry.name,
         notes=(f"partition: {split}", *dealt.notes, *note),
+        caveats=dealt.caveats,
+        of_clients=dealt.of_clients,
         model_name=model or entry.model,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
@@ -36,6 +37,8 @@ class Clients:
     def __post_init__(self) -> None:
         if isinstance(self.sizes, list | tuple):
             object.__setattr__(self, "sizes", torch.tensor(self.sizes))
+        if isinstance(self.sizes, Tensor) and (self.sizes.is_floating_point() or self.sizes.dim() != 1):
+            raise UsageError("Clients' sizes are whole numbers, one for each client.")
         if not all(isinstance(t, Tensor) for t in (self.x, self.y, self.sizes)):
             raise UsageError("Clients are made of torch tensors: convert arrays with torch.from_numpy.")
         if len(self.x) != len(self.y) or int(self.sizes.sum()) != len(self.x) or bool((self.sizes < 0).any()):
@@ -58,6 +61,8 @@ class Clients:
             if len(x) != len(y):
                 raise UsageError(f"Client {i} has {len(x)} inputs and {len(y)} targets.")
             for name, own, first in (("inputs", x, like.x), ("targets", y, like.y)):
+                if own.dtype != first.dtype:
+                    raise UsageError(f"Client {i} has {name} of {own.dtype} where others have {first.dtype}: make them alike.")
                 if own.shape[1:] != first.shape[1:]:
                     raise UsageError(
                         f"Client {i} has {name} of shape {tuple(own.shape[1:])} where others have {tuple(first.shape[1:])}."
@@ -92,26 +97,31 @@ def _pair(i: int, part: object) -> Examples | None:
         return Examples(*part.tensors)
     if isinstance(part, Dataset):
         return _read(i, part)
+    if isinstance(part, tuple | list) and len(part) == 2 and all(isinstance(t, np.ndarray) for t in part):
+        x, y = (torch.from_numpy(np.ascontiguousarray(t)) for t in part)
+        return Examples(x.float() if x.dtype is torch.float64 else x, y.float() if y.dtype is torch.float64 else y)
     if not isinstance(part, tuple | list) or len(part) != 2 or not all(isinstance(t, Tensor) for t in part):
         raise UsageError(
-            f"Client {i} is not a pair of torch tensors nor a torch.utils.data.Dataset: convert arrays with torch.from_numpy."
+            f"Client {i} is {type(part).__name__}, where a pair of torch tensors (inputs, targets) or a Dataset of PyTorch's goes."
         )
     return Examples(*part)
 
 
 def _read(i: int, data: Dataset[Any]) -> Examples | None:
     """All of a data set, example by example."""
-    rows: Iterable[Any] = data if isinstance(data, IterableDataset) else (data[k] for k in range(len(data)))  # type: ignore[arg-type]
     try:
+        rows: Iterable[Any] = data if isinstance(data, IterableDataset) else (data[k] for k in range(len(data)))  # type: ignore[arg-type]
         pairs = [(x, y) for x, y in rows]
         if not pairs:
             return None
         x, y = default_collate(pairs)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
         raise UsageError(
             f"Client {i}'s data set does not give (input, target) pairs of tensors or numbers of one shape ({_line(error)}): "
             "give it a transform, such as torchvision's ToTensor()."
-        ) from None
+        ) from error
+    except Exception as error:  # a user's own code may raise anything
+        raise UsageError(f"Client {i}'s data set cannot be read: {type(error).__name__}: {_line(error)}") from error
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         raise UsageError(f"Client {i}'s data set gives {type(x).__name__} and {type(y).__name__}, where tensors or numbers go.")
     return Examples(x.float() if x.dtype is torch.float64 else x, y.float() if y.dtype is torch.float64 else y)

@@ -39,6 +39,15 @@ class Columns:
     target: str
     features: Sequence[str] | None = None
     categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    _inputs_of_first: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The inputs of the first table that was read: those of every other are taken by the same names."""
+
+    def __post_init__(self) -> None:
+        if self.client == self.target:
+            raise UsageError(f"The column '{self.client}' cannot be both client and target.")
+        for name, kinds in self.categories.items():
+            if len({str(kind) for kind in kinds}) < len(kinds):
+                raise UsageError(f"The categories of '{name}' hold one twice.")
 
     def clients(self, frame: Frame) -> Clients:
         """The rows of a table, dealt to the clients that its column names, in the order of their names."""
@@ -55,6 +64,10 @@ class Columns:
         if not len(keys):
             raise UsageError("The table has no row.")
         _refuse_missing(keys, self.client)
+        if keys.dtype == object and len({type(key) for key in keys.tolist()}) > 1:
+            raise UsageError(
+                f"The column '{self.client}' holds names of several kinds, such as 1 and '1': one person might be two clients."
+            )
         names, owner = np.unique(keys.astype(str) if keys.dtype == object else keys, return_inverse=True)
         told = tuple(str(name) for name in names)
         if not known:
@@ -73,13 +86,25 @@ class Columns:
         return Examples(x, y)
 
     def width(self, frame: Frame) -> int:
-        """How many inputs a model gets from each row."""
+        """How many inputs a model gets from each row of the clients' table."""
+        _column(frame, self.client)
         return self._inputs(frame).shape[1:].numel()
 
     def _inputs(self, frame: Frame) -> Tensor:
         known = column_names(frame)
         own = [name for name in known if name not in (self.client, self.target)]
-        names = list(self.features) if self.features is not None else own
+        if self.features is None and not self._inputs_of_first:
+            nameless = next((name for name in own if name.startswith("Unnamed: ") or not name.strip()), None)
+            if nameless is not None:
+                raise UsageError(
+                    f"The table has a column without a name ('{nameless}'), perhaps an index that was saved with it: drop it."
+                )
+            self._inputs_of_first.extend(own)
+        names = list(self.features) if self.features is not None else list(self._inputs_of_first)
+        for name in self.categories:
+            pick(dict.fromkeys(known), name, "column")
+        if len(set(names)) < len(names):
+            raise UsageError("The same column is an input twice.")
         for name in names:
             pick(dict.fromkeys(known), name, "column")
             if name in (self.client, self.target):
@@ -102,16 +127,24 @@ class Columns:
     def _input(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
         """`[rows, ...]`: numbers as they are, a category as zeros and a one."""
         _refuse_missing(values, name)
+        if not len(values):
+            return np.zeros((0, len(self.categories.get(name, [0]))), dtype=np.float32)
         if name in self.categories:
             return np.eye(len(self.categories[name]), dtype=np.float32)[self._codes(name, values)]
         if values.dtype.kind not in "biuf":
+            _refuse_odd_cell(values, name)
             raise UsageError(
                 f"The column '{name}' holds {_kind(values)}: give its categories (categories={{'{name}': [...]}}), which must be "
                 "public knowledge and not be taken from the clients' rows."
             )
         if values.ndim > 1 and values.dtype.kind in "iu":
             return np.ascontiguousarray(values)
-        return np.ascontiguousarray(values.astype(np.float32).reshape(len(values), *(values.shape[1:] or (1,))))
+        with np.errstate(over="ignore"):
+            numbers = values.astype(np.float32)
+        if not np.isfinite(numbers).all():
+            row = int(np.argmin(np.isfinite(numbers).reshape(len(numbers), -1).all(1)))
+            raise UsageError(f"The column '{name}' holds {values.tolist()[row]!r} in row {row}, which is too large for a model.")
+        return np.ascontiguousarray(numbers.reshape(len(values), *(values.shape[1:] or (1,))))
 
     def _targets(self, values: NDArray[Any]) -> Tensor:
         _refuse_missing(values, self.target)
@@ -134,6 +167,8 @@ class Columns:
 
 def column_names(frame: Frame) -> list[str]:
     """What a table's columns are called."""
+    if type(frame).__name__ == "LazyFrame":
+        raise UsageError("A lazy frame holds no rows yet: call its collect() first.")
     if isinstance(frame, Mapping):
         return [str(name) for name in frame]
     for attribute in ("column_names", "columns"):
@@ -146,14 +181,35 @@ def column_names(frame: Frame) -> list[str]:
 
 def _column(frame: Frame, name: str) -> NDArray[Any]:
     """One column as an array; a column of equal arrays as one array of more axes."""
-    pick(dict.fromkeys(column_names(frame)), name, "column")
+    names = column_names(frame)
+    pick(dict.fromkeys(names), name, "column")
+    if names.count(name) > 1:
+        raise UsageError(f"The table has {names.count(name)} columns called '{name}'.")
     try:
         values = np.asarray(frame[name])
+        if values.ndim == 0:
+            raise UsageError(f"The column '{name}' is one value and not a column: collect the table first.")
         if values.dtype == object and len(values) and isinstance(values[0], np.ndarray | list | tuple):
             values = np.stack([np.asarray(value) for value in values])
     except ValueError:
         raise UsageError(f"The arrays of column '{name}' differ in shape: pad or cut them first.") from None
     return values
+
+
+def _refuse_odd_cell(values: NDArray[Any], name: str) -> None:
+    """A column of numbers with a word in it is a slip, not a category."""
+    words = [i for i, value in enumerate(values.reshape(-1).tolist()) if isinstance(value, str) and not _is_number(value)]
+    if values.ndim == 1 and 0 < len(words) <= len(values) // 10:
+        row = words[0]
+        raise UsageError(f"The column '{name}' holds numbers, but {values.tolist()[row]!r} in row {row}: mend it, or drop the row.")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_missing(values: NDArray[Any], name: str) -> None:

@@ -35,6 +35,8 @@ class DataSet:
     rounds: int
     papers: tuple[str, ...] = ()
     """The models that papers train on it."""
+    own: bool = False
+    """Whether it is a user's, whose clients are those that it names."""
     text: bool = False
     """Whether inputs are characters, which only its papers' models read."""
     natural: int | None = None

@@ -6,7 +6,7 @@ are given by nature, whole clients are taken out, since somebody who trains must
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,6 +30,10 @@ class Dealt:
     validation: Examples | Clients | None
     public: Examples | None
     notes: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    """What a reader of a certificate must know of who the clients are."""
+    of_clients: tuple[str, ...] = ()
+    """Which of `validation` and `public` are examples of clients by nature, who were taken out."""
 
 
 def deal(raw: Raw, split: str, clients: int | None, validation: int, public: int, seed: int, evaluation: str) -> Dealt:
@@ -37,10 +41,25 @@ def deal(raw: Raw, split: str, clients: int | None, validation: int, public: int
     examples = len(raw.train.x) + (len(raw.test.x) if evaluation == "clients" else 0)
     if validation < 0 or public < 0 or validation + public >= examples:
         raise UsageError(f"Of {examples:,} examples, {validation:,} for validation and {public:,} public are too many.")
+    if (validation and raw.validation is not None) or (public and raw.public is not None):
+        raise UsageError("The data set comes with validation or public examples of its own: ask for none of the clients'.")
     if evaluation == "clients":
-        return _each_its_own(raw, split, clients, public, seed)
-    if split == "natural":
-        return _by_nature(raw, clients, validation, public, seed)
+        dealt = _each_its_own(raw, split, clients, public, seed)
+    elif split == "natural":
+        dealt = _by_nature(raw, clients, validation, public, seed)
+    else:
+        dealt = _invented(raw, split, clients, validation, public, seed)
+    if split != "natural":
+        spread = (
+            "; those that it has by nature are spread over them, and nothing is proved for these" if raw.owner is not None else ""
+        )
+        dealt = replace(dealt, caveats=(*dealt.caveats, f"the clients are simulated: examples were dealt by '{split}'{spread}"))
+    return replace(dealt, validation=raw.validation or dealt.validation, public=raw.public or dealt.public)
+
+
+def _invented(raw: Raw, split: str, clients: int | None, validation: int, public: int, seed: int) -> Dealt:
+    """Examples of nobody in particular, dealt to so many clients."""
+    examples = len(raw.train.x)
     order = torch.from_numpy(np.random.default_rng(derive(seed, 12)).permutation(examples))
     rest = order[validation + public :]
     parts = partition(split, raw.train.y[rest].numpy(), clients or 1, derive(seed, 13))
@@ -59,15 +78,16 @@ def _by_nature(raw: Raw, clients: int | None, validation: int, public: int, seed
     owner, rng = raw.owner.numpy(), np.random.default_rng(derive(seed, 12))
     waiting = rng.permutation(np.unique(owner))
     sizes = np.bincount(owner, minlength=int(owner.max()) + 1)
-    notes = []
+    notes, gone_in_all = [], 0
 
     def whole_clients(wanted: int, what: str) -> Examples | None:
         """`wanted` examples of a few clients (3 in 100, or as many as it takes), who are then out."""
-        nonlocal waiting
+        nonlocal waiting, gone_in_all
         if not wanted:
             return None
         enough = max(int(np.searchsorted(np.cumsum(sizes[waiting]), wanted)) + 1, len(sizes) * 3 // 100)
         gone, waiting = waiting[:enough], waiting[enough:]
+        gone_in_all += len(gone)
         rows = np.flatnonzero(np.isin(owner, gone))
         notes.append(f"{wanted:,} {what} examples are of {len(gone):,} clients that do not train")
         return _take(raw.train, torch.from_numpy(np.sort(rng.permutation(rows)[:wanted])))
@@ -83,7 +103,9 @@ def _by_nature(raw: Raw, clients: int | None, validation: int, public: int, seed
         chosen = np.array([owner[part[0]] for part in rows])
         test = _clients(raw.test, _rows_of(raw.test_owner.numpy(), chosen))
         notes.append("test examples are those of the clients that train: each has its own")
-    return Dealt(_clients(raw.train, rows), test, held, shown, tuple(notes))
+    open_parts = tuple(part for part, examples in (("validation", held), ("public", shown)) if examples is not None)
+    caveat = f"{gone_in_all:,} clients were taken out: their examples are used without noise, and nothing is proved for them"
+    return Dealt(_clients(raw.train, rows), test, held, shown, tuple(notes), (caveat,) if open_parts else (), open_parts)
 
 
 def _each_its_own(raw: Raw, split: str, clients: int | None, public: int, seed: int) -> Dealt:

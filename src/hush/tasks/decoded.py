@@ -54,6 +54,8 @@ def _kept(path: Path) -> Raw | None:
     from safetensors import safe_open
 
     try:
+        if not _ours(path):
+            return None
         with safe_open(path, framework="pt") as f:
             tensors = {key: f.get_tensor(key) for key in list(f.keys())}
             notes = f.metadata()
@@ -68,6 +70,14 @@ def _kept(path: Path) -> Raw | None:
         )
     except Exception:  # whatever is wrong with it, the files themselves are still there
         return None
+
+
+def _ours(path: Path) -> bool:
+    """Whether nobody else could have written it: its checksum is its own word."""
+    if not hasattr(os, "getuid"):  # Windows keeps a user's cache to the user
+        return True
+    about = [place.stat() for place in (path, path.parent)]
+    return all(place.st_uid == os.getuid() and not place.st_mode & 0o022 for place in about)
 
 
 def _keep(path: Path, raw: Raw) -> None:
@@ -85,8 +95,9 @@ def _keep(path: Path, raw: Raw) -> None:
     names = json.dumps(raw.names)
     draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.draft")  # one for each process and thread
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         safetensors.torch.save_file(tensors, draft, {"sha256": _digest(tensors, names), "names": names})
+        draft.chmod(0o600)
         os.replace(draft, path)
     except Exception:  # no room, no right to write: then the next run reads the files again
         with contextlib.suppress(OSError):

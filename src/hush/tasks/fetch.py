@@ -67,7 +67,10 @@ def download(base: str, folder: Path, files: tuple[File, ...], dataset: str, pro
         try:
             _download_one(base + file.name, part, file, progress)
         except (urllib.error.URLError, OSError) as error:
-            raise DataError(f"{base}{file.name} could not be fetched ({error}): run the command again to go on.") from error
+            by_hand = f"or put {file.name} (sha256 {file.sha256}) into {folder} yourself"
+            raise DataError(
+                f"{base}{file.name} could not be fetched ({error}): run the command again to go on, {by_hand}."
+            ) from error
         if sha256_of(part) != file.sha256:
             part.unlink()
             raise DataError(f"{base}{file.name} is not the file it should be (its sha256 differs): nothing was kept.")

@@ -21,6 +21,10 @@ Metrics = Sequence[str | Metric] | Mapping[str, Metric]
 def auc(outputs: Tensor, targets: Tensor) -> float:
     """Area under the ROC curve: how often a member of the class scores above a non-member (ties half); mean over classes."""
     scores = _scores(outputs)
+    targets = targets.reshape(-1)
+    if len(scores) != len(targets):
+        raise UsageError(f"auc takes one target for each example, not targets of shape {tuple(targets.shape)}.")
+    scores, targets = scores[targets != IGNORED], targets[targets != IGNORED]
     if scores.dim() == 1:
         return _area(scores, targets > 0)
     classes = [1] if scores.shape[1] == 2 else range(scores.shape[1])
@@ -72,7 +76,8 @@ def _answers(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 def perplexity(outputs: Tensor, targets: Tensor) -> float:
     """e to the mean cross-entropy of a target: among how many equally likely tokens the model still hesitates."""
-    return math.exp(min(700.0, float(F.cross_entropy(outputs.float(), targets.long(), ignore_index=IGNORED))))
+    loss = float(F.cross_entropy(outputs.float(), targets.long(), ignore_index=IGNORED))
+    return math.nan if math.isnan(loss) else math.exp(min(700.0, loss))
 
 
 def rmse(outputs: Tensor, targets: Tensor) -> float:
@@ -97,7 +102,7 @@ METRICS: dict[str, Metric] = {"auc": auc, "macro_f1": macro_f1, "perplexity": pe
 def named(metrics: Metrics) -> dict[str, Metric]:
     """Metrics by name: those of Hush by theirs, a function by its own."""
     if isinstance(metrics, Mapping):
-        return dict(metrics)
+        return {name: next(iter(named((metric,)).values())) for name, metric in metrics.items()}
     if isinstance(metrics, str):
         metrics = (metrics,)
     given = {}

@@ -2,9 +2,10 @@
 
 train = "visits.parquet"       # .csv, .parquet, .safetensors; a folder of such files; or hf:NAME:SPLIT
 test = "later.csv"             # optional; without it each client keeps a tenth of its own to validate and one to test
+validation = "pilot.csv"       # optional, as is public = "...": examples of nobody who trains
 client = "hospital"            # a column; without it each file of the folder is a client
 target = "readmitted"
-classes = 2                    # leave out where the target is a number to come close to
+classes = 2                    # leave out (or 0) where the target is a number to come close to
 features = ["age", "ward"]     # optional: all other columns
 model = "logistic"             # optional
 
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
@@ -46,8 +48,10 @@ class Description(BaseModel):
     train: str
     target: str
     test: str | None = None
+    validation: str | None = None
+    public: str | None = None
     client: str | None = None
-    classes: int | None = Field(default=None, ge=2)
+    classes: int | None = Field(default=None, ge=0)
     features: list[str] | None = None
     categories: dict[str, list[Any]] = Field(default_factory=dict)
     model: str = "logistic"
@@ -64,19 +68,18 @@ def own_dataset(path: Path) -> DataSet:
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
     said = _description(path)
-    return _entry(
-        path.resolve(), said.model_dump_json(), tuple(_changed(path.parent / name) for name in (said.train, said.test or ""))
-    )
+    return _entry(path.resolve(), said.model_dump_json(), _state(path.parent, said))
 
 
-def _changed(path: Path) -> int:
-    """When a file, or one of a folder's, was changed last: until then it need not be read again."""
-    files = [path, *path.iterdir()] if path.is_dir() else [path] if path.is_file() else []
-    return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
+def _state(folder: Path, said: Description) -> tuple[tuple[str, int, int], ...]:
+    """Every file with its size and when it was changed: as long as that is the same, it need not be read again."""
+    places = [folder / name for name in (said.train, said.test, said.validation, said.public) if name is not None]
+    files = [file for place in places for file in (sorted(place.iterdir()) if place.is_dir() else [place]) if file.is_file()]
+    return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
 
 
 @lru_cache(maxsize=2)
-def _entry(path: Path, text: str, changed: tuple[int, ...]) -> DataSet:
+def _entry(path: Path, text: str, state: tuple[tuple[str, int, int], ...]) -> DataSet:
     said = Description.model_validate_json(text)
     raw = _tables(said, path.parent)
     clients = int(raw.owner.max()) + 1 if raw.owner is not None else 1
@@ -94,12 +97,13 @@ def _entry(path: Path, text: str, changed: tuple[int, ...]) -> DataSet:
         model=said.model,
         clients=clients,
         natural=clients,
+        own=True,
         partition="natural",
         evaluation="central" if said.test is not None else "clients",
         cohort=said.cohort or max(1.0, clients / 10),
         rounds=said.rounds,
         metrics=tuple(said.metrics) if said.metrics is not None else None,
-        loss=nn.MSELoss() if said.classes is None else None,
+        loss=None if said.classes else nn.MSELoss(),
         settings=said.settings,
     )
 
@@ -125,22 +129,39 @@ def _tables(said: Description, folder: Path) -> Raw:
     columns = Columns(said.client or _FILE_NAME, said.target, said.features, said.categories)
     train = _table(said.train, folder, by_file=said.client is None)
     names, owner = columns.owners(train)
-    learned = _shaped(columns.examples(train), said)
-    if said.test is None:
-        return Raw(learned, Examples(learned.x[:0], learned.y[:0]), owner, owner[:0], names)
-    held = _table(said.test, folder, by_file=said.client is None)
-    whose = columns.owners(held, names)[1] if columns.client in column_names(held) else None
-    return Raw(learned, _shaped(columns.examples(held), said), owner, whose, names)
+    learned = _shaped(columns.examples(train), said, "train")
+    test, whose = Examples(learned.x[:0], learned.y[:0]), None if said.test else owner[:0]
+    if said.test is not None:
+        held = _table(said.test, folder, by_file=said.client is None)
+        whose = columns.owners(held, names)[1] if columns.client in column_names(held) else None
+        test = _shaped(columns.examples(held), said, "test")
+
+    def nobodys(name: str | None, part: str) -> Examples | None:
+        return None if name is None else _shaped(columns.examples(_table(name, folder, by_file=False)), said, part)
+
+    return Raw(learned, test, owner, whose, names, nobodys(said.validation, "validation"), nobodys(said.public, "public"))
 
 
-def _shaped(examples: Examples, said: Description) -> Examples:
+def _shaped(examples: Examples, said: Description, part: str) -> Examples:
     """Targets as the loss takes them: class numbers, or one number in a row of its own."""
     x, y = examples
-    if said.classes is None:
+    if said.classes is None and not y.is_floating_point() and len(kinds := torch.unique(y)) <= 20:
+        raise UsageError(
+            f"The target '{said.target}' holds {len(kinds)} whole numbers: say classes = {int(kinds.max()) + 1} where they are "
+            "labels, or classes = 0 where they are numbers to come close to."
+        )
+    if not said.classes:
         return Examples(x, y.float().reshape(len(y), -1))
     if y.is_floating_point():
         raise UsageError(
             f"The target '{said.target}' holds fractions, and classes = {said.classes} are whole numbers: leave it out."
+        )
+    wrong = (y < 0) | (y >= said.classes)
+    if bool(wrong.any()):
+        row = int(wrong.reshape(len(wrong), -1).any(1).nonzero()[0, 0])
+        raise UsageError(
+            f"Row {row} of the {part} table has the {said.target} {int(y[wrong][0])}: with classes = {said.classes} they go "
+            f"from 0 to {said.classes - 1}."
         )
     return Examples(x, y)
 
@@ -155,11 +176,14 @@ def _table(said: str, folder: Path, by_file: bool) -> Frame:
     files = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".parquet", ".safetensors"))
     if not files:
         raise DataError(f"{path} holds no {_FILES} file.")
+    if len({file.stem for file in files}) < len(files):
+        raise DataError(f"{path} holds two files of one name but for the ending: each file is one client.")
     return _joined({file.stem: _file(file) for file in files}, path, by_file)
 
 
 def _joined(tables: dict[str, Frame], path: Path, by_file: bool) -> Frame:
     """Several tables of the same columns, one below the other."""
+    tables = {stem: table for stem, table in tables.items() if len(np.asarray(table[column_names(table)[0]]))} or tables
     names = [list(column_names(table)) for table in tables.values()]
     for other, stem in zip(names, tables, strict=True):
         if other != names[0]:

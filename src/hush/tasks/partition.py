@@ -33,6 +33,7 @@ def partition(spec: str, labels: Index, clients: int, seed: int, owner: Index | 
         return iid(sizes, rng)
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise UsageError(f"{name} goes by labels, and these targets are not one whole number each: choose iid or natural.")
+    labels = np.unique(labels, return_inverse=True)[1]  # whatever numbers they are
     if name == "shards":
         return shards(labels, clients, int(argument), rng)
     return dirichlet(labels, sizes, argument, rng)
@@ -78,22 +79,45 @@ def iid(sizes: Index, rng: np.random.Generator) -> list[Index]:
 def dirichlet(labels: Index, sizes: Index, alpha: float, rng: np.random.Generator) -> list[Index]:
     """Each client's label mix is a draw of Dirichlet(alpha) (Hsu, Qi, Brown 2019); its size is given.
 
-    A client draws its examples label by label from what is left, so that every example is used exactly once.
+    The draws are fitted to the labels that there are (iterative proportional fitting), all clients at once: dealt one after
+    another, the last would get what is left over instead of their mix.
     """
-    classes = int(labels.max()) + 1
-    pools = [rng.permutation(np.flatnonzero(labels == c)).tolist() for c in range(classes)]
-    mixes = rng.dirichlet(np.full(classes, alpha), size=len(sizes))
-    parts = []
-    for mix, size in zip(mixes, sizes, strict=True):
-        rows: list[int] = []
-        while len(rows) < size:
-            left = np.array([len(pool) for pool in pools])
-            wanted = np.where(left > 0, mix + 1e-12, 0.0)
-            counts = np.minimum(rng.multinomial(size - len(rows), wanted / wanted.sum()), left)
-            for pool, count in zip(pools, counts, strict=True):
-                rows += [pool.pop() for _ in range(count)]
-        parts.append(np.sort(np.array(rows, dtype=np.int64)))
-    return parts
+    totals = np.bincount(labels)
+    mixes = rng.dirichlet(np.full(len(totals), alpha), size=len(sizes))
+    counts = _whole(_fitted(mixes, sizes, totals), sizes, totals)
+    pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(len(totals))]
+    cuts = [np.split(pool, np.cumsum(counts[:-1, c])) for c, pool in enumerate(pools)]
+    return [np.sort(np.concatenate([cut[i] for cut in cuts])) for i in range(len(sizes))]
+
+
+def _fitted(mixes: NDArray[np.float64], sizes: Index, totals: Index) -> NDArray[np.float64]:
+    """The table nearest to the mixes whose rows add up to the sizes and whose columns to the labels' totals."""
+    table = np.nan_to_num(mixes, nan=1.0 / len(totals)) + 1e-9
+    for _ in range(200):
+        table *= (sizes / table.sum(1))[:, None]
+        table *= totals / table.sum(0)
+    return table
+
+
+def _whole(table: NDArray[np.float64], sizes: Index, totals: Index) -> Index:
+    """Whole numbers near the table with exactly these sums."""
+    counts = np.floor(table).astype(np.int64)
+    counts = np.minimum(counts, sizes[:, None])
+    for over in np.flatnonzero(counts.sum(1) > sizes):  # where the fitting had not come to its end
+        while counts[over].sum() > sizes[over]:
+            counts[over, counts[over].argmax()] -= 1
+    left = totals - counts.sum(0)
+    for i in range(len(sizes)):
+        for c in np.argsort(counts[i] - table[i], kind="stable"):  # the label that lost most by rounding first
+            if counts[i].sum() < sizes[i] and left[c] > 0:
+                counts[i, c] += 1
+                left[c] -= 1
+        while counts[i].sum() < sizes[i]:
+            richest = int(left.argmax())
+            more = min(int(left[richest]), int(sizes[i] - counts[i].sum()))
+            counts[i, richest] += more
+            left[richest] -= more
+    return counts
 
 
 def shards(labels: Index, clients: int, each: int, rng: np.random.Generator) -> list[Index]:
@@ -127,7 +151,8 @@ def _equal(examples: int, clients: int, _: float, rng: np.random.Generator) -> I
 
 
 def _lognormal(examples: int, clients: int, sigma: float, rng: np.random.Generator) -> Index:
-    return _shares(np.exp(sigma * rng.standard_normal(clients)), examples)
+    exponents = sigma * rng.standard_normal(clients)
+    return _shares(np.exp(exponents - exponents.max()), examples)
 
 
 def _zipf(examples: int, clients: int, exponent: float, rng: np.random.Generator) -> Index:

@@ -24,6 +24,9 @@ class Raw:
     """Of each test example, where those belong to clients too."""
     names: tuple[str, ...] = ()
     """Of the natural clients, by their number."""
+    validation: Examples | None = None
+    public: Examples | None = None
+    """Examples of nobody, where a data set comes with some."""
 
 
 Read = Callable[[Mapping[str, Path]], Raw]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from hush.errors import UsageError
 from hush.local.flat import IGNORED, FlatModel, Loss
@@ -22,7 +24,7 @@ __all__ = ["Clients", "Examples", "Task", "whole"]
 _POSITIONS = 256
 """Up to so many whole numbers in an input are tokens, each of which may be looked up in a table of its own."""
 
-Held = Examples | tuple[Tensor, Tensor] | Clients | Sequence[Part] | Mapping[Any, Part]
+Held = Examples | tuple[Tensor, Tensor] | Dataset[Any] | Clients | Sequence[Part] | Mapping[Any, Part]
 """Examples that nobody trains on: of no client (a pair), or each client's own (as `Task.clients`)."""
 
 
@@ -52,8 +54,14 @@ class Task:
     name: str = "own"
     model_name: str = "own"
     notes: tuple[str, ...] = field(default=())
+    caveats: tuple[str, ...] = field(default=())
+    """What a reader of a certificate must know of who the clients are."""
+    of_clients: tuple[str, ...] = field(default=())
+    """Which of `validation` and `public` are examples of people who do not train: used openly, and protected by nothing."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise UsageError(f"A model is a torch.nn.Module, not {self.model!r}.")
         if self.metrics is not None:
             named(self.metrics)
         if not isinstance(self.clients, Clients):  # read once, whatever they come as
@@ -61,7 +69,24 @@ class Task:
         for part in ("test", "validation"):
             held = getattr(self, part)
             if held is not None and not isinstance(held, Clients):
-                object.__setattr__(self, part, Examples(*held) if _is_pair(held) else Clients.of(held))
+                object.__setattr__(self, part, _held(held, part))
+        for part in ("test", "validation", "public"):
+            self._refuse_other_shapes(part)
+
+    def _refuse_other_shapes(self, part: str) -> None:
+        held, train = getattr(self, part), self.train
+        if held is None:
+            return
+        x, y = (held.x, held.y) if isinstance(held, Clients) else held
+        if len(x) != len(y):
+            raise UsageError(f"There are {len(x)} {part} inputs and {len(y)} {part} targets.")
+        for name, own, first in (("inputs", x, train.x), ("targets", y, train.y)):
+            if own.shape[1:] != first.shape[1:]:
+                raise UsageError(
+                    f"The {part} {name} have the shape {tuple(own.shape[1:])}, where the clients' have {tuple(first.shape[1:])}."
+                )
+        if isinstance(held, Clients) and held.count != train.count:
+            raise UsageError(f"{held.count} clients have {part} examples of their own, and {train.count} train: give an empty one.")
 
     @property
     def train(self) -> Clients:
@@ -73,8 +98,8 @@ class Task:
         return usual(self.train.y) if self.metrics is None else named(self.metrics)
 
     def belongs_to_clients(self, part: str) -> bool:
-        """Whether `test` or `validation` are the clients' own: figures of them are then un-noised views of clients."""
-        return isinstance(getattr(self, part), Clients)
+        """Whether `test` or `validation` are clients' own: figures of them are then un-noised views of clients."""
+        return isinstance(getattr(self, part), Clients) or part in self.of_clients
 
     def per_example_loss(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Loss:
         """The user's loss, made to answer per example where PyTorch's own modules can."""
@@ -104,27 +129,40 @@ class Task:
         if held is None:
             return None
         x, y = (held.x, held.y) if isinstance(held, Clients) else held
-        return Examples(*_place(x, y, device, dtype))
+        return Examples(*self._place(x, y, device, dtype))
 
     def placed_train(self, device: torch.device | str, dtype: torch.dtype) -> Clients:
         train = self.train
-        return Clients(*_place(train.x, train.y, device, dtype), train.sizes.to(device))
+        return Clients(*self._place(train.x, train.y, device, dtype), train.sizes.to(device))
+
+    def _place(self, x: Tensor, y: Tensor, device: torch.device | str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        # PyTorch's losses take no other whole numbers, and cross-entropy no truth values
+        labels = y.dtype if y.dtype is torch.bool and not self.is_cross_entropy else torch.int64
+        return (
+            x.to(device, dtype if x.is_floating_point() else x.dtype),
+            y.to(device, dtype if y.is_floating_point() else labels),
+        )
 
     def refuse_clients_examples(self) -> None:
-        """What a mask is made from and figures are published of must not be what clients train on: it is used without noise."""
-        marks: Tensor | None = None
-        for part in ("public", "validation", "test"):
-            examples = self.placed(part, "cpu", torch.float32)
+        """What a mask is made from and figures are published of must not be what clients train on: it is used without noise.
+
+        Some equal rows are chance, in a census of eight categories most. How often one meets a client's row among the others'
+        tells how many of the examples of nobody would be met there, too; more than that, by five deviations, were taken.
+        """
+        parts = {part: self.placed(part, "cpu", torch.float32) for part in ("public", "validation", "test")}
+        if all(examples is None or not len(examples.x) for examples in parts.values()):
+            return
+        marks, counts = torch.unique(row_marks(self.placed_train("cpu", torch.float32).x), return_counts=True)
+        again = float(counts[counts > 1].sum()) / max(int(counts.sum()), 1)
+        for part, examples in parts.items():
             if examples is None or not len(examples.x):
                 continue
-            if marks is None:
-                marks = row_marks(self.placed_train("cpu", torch.float32).x)
-            rows = torch.unique(row_marks(examples.x))
-            shared = int(torch.isin(rows, marks).sum())
-            if 2 * shared > len(rows):
+            rows = row_marks(examples.x)
+            shared, chance = int(torch.isin(rows, marks).sum()), again * len(rows)
+            if shared > chance + 5 * math.sqrt(chance * (1 - again)):
                 raise UsageError(
-                    f"{shared} of {len(rows)} {part} examples belong to clients, and are used without noise: "
-                    "take them out of the clients' data first."
+                    f"{shared} of {len(rows)} {part} examples are among those that clients train on (by chance about {chance:.0f} "
+                    "would be), and are used without noise: take them out of the clients' data first."
                 )
 
     @torch.no_grad()
@@ -137,28 +175,36 @@ class Task:
         for part, examples in ({"": Examples(train.x, train.y)} | groups).items():
             if examples is None or not len(examples.x):
                 continue
-            where = f"The {part} examples have" if part else "The clients have"
-            outputs = _outputs_at_extremes(model, examples.x, where)
-            if not self.is_cross_entropy or examples.y.is_floating_point() or outputs is None or outputs.dim() < 2:
+            outputs = _outputs_at_extremes(model, examples.x, partial(self._place_of, part))
+            if not self.is_cross_entropy or outputs is None:
+                continue
+            _refuse_other_kinds(outputs, examples.y)
+            if examples.y.is_floating_point() or outputs.dim() < 2:
                 continue
             wrong = ((examples.y < 0) | (examples.y >= outputs.shape[1])) & (examples.y != self.ignored)
             if bool(wrong.any()):
                 row = int(torch.nonzero(wrong.reshape(len(wrong), -1).any(1))[0, 0])
-                whose = "" if part else f" (client {int(torch.searchsorted(torch.cumsum(train.sizes, 0), row, right=True))})"
                 raise UsageError(
-                    f"{where} the label {int(examples.y[wrong][0])} in row {row}{whose}, and the model has {outputs.shape[1]} "
-                    f"classes: labels go from 0 to {outputs.shape[1] - 1}."
+                    f"{self._place_of(part, row)} has the label {int(examples.y[wrong][0])}, and the model has "
+                    f"{outputs.shape[1]} classes: labels go from 0 to {outputs.shape[1] - 1}."
                 )
 
+    def _place_of(self, part: str, row: int) -> str:
+        """A row in words: of a client, or of examples that are nobody's."""
+        if part:
+            return f"Row {row} of the {part} examples"
+        client = int(torch.searchsorted(torch.cumsum(self.train.sizes, 0), row, right=True))
+        return f"Example {row - int(self.train.sizes[:client].sum())} of client {client}"
 
-def _outputs_at_extremes(model: nn.Module, x: Tensor, where: str) -> Tensor | None:
-    """What the model answers to the first example, and to those that hold the extremes of whole-number inputs.
 
-    A token beyond an embedding must not come to training: vmap would look it up in the next client's table.
+def _outputs_at_extremes(model: nn.Module, x: Tensor, where: Callable[[int], str]) -> Tensor | None:
+    """What the model answers to the first example, and to those that hold the extremes of each input.
+
+    A token beyond an embedding must not come to training, be it a whole number or not.
     """
     rows = torch.zeros(1, dtype=torch.int64)
-    if not x.is_floating_point() and x.numel():
-        high = low = x.reshape(len(x), -1)
+    if x.numel():
+        high = low = x.reshape(len(x), -1).nan_to_num() if x.is_floating_point() else x.reshape(len(x), -1).to(torch.int64)
         if high.shape[1] > _POSITIONS:  # pixels, or one long text
             high, low = high.amax(1, keepdim=True), low.amin(1, keepdim=True)
         rows = torch.unique(torch.cat([rows, high.argmax(0), low.argmin(0)]))
@@ -169,13 +215,25 @@ def _outputs_at_extremes(model: nn.Module, x: Tensor, where: str) -> Tensor | No
         except IndexError:
             row = next((int(r) for r in part if not _answers(model, x[r : r + 1])), int(part[0]))
             raise UsageError(
-                f"{where} an input in row {row} that the model's embedding does not hold "
-                f"(values go from {int(x.min())} to {int(x.max())}): check the tokens, or enlarge it."
+                f"{where(row)} holds a value that the model's embedding does not (they go from {float(x.min()):g} to "
+                f"{float(x.max()):g}): check the tokens, or enlarge it."
             ) from None
         except Exception:  # the trial of training says what is wrong with it, and how
             return None
         outputs = answer if outputs is None and isinstance(answer, Tensor) else outputs
     return outputs
+
+
+def _refuse_other_kinds(outputs: Tensor, targets: Tensor) -> None:
+    """Targets that cross-entropy would take for something else."""
+    if targets.is_floating_point() and (outputs.shape[1:] != targets.shape[1:] or outputs.shape[1:].numel() < 2):
+        raise UsageError("The targets are fractions, and cross-entropy takes classes: give a loss, such as torch.nn.MSELoss().")
+    positions = targets.shape[1:]
+    if outputs.dim() == 3 and len(positions) == 1 and outputs.shape[1] == positions[0] != outputs.shape[2]:
+        raise UsageError(
+            f"Outputs are [n, {outputs.shape[1]} positions, {outputs.shape[2]} tokens], and PyTorch's cross-entropy takes the "
+            "tokens before the positions: end the model with .movedim(-1, 1)."
+        )
 
 
 def _answers(model: nn.Module, x: Tensor) -> bool:
@@ -186,16 +244,17 @@ def _answers(model: nn.Module, x: Tensor) -> bool:
     return True
 
 
-def _is_pair(held: object) -> bool:
-    return isinstance(held, tuple | list) and len(held) == 2 and all(isinstance(part, Tensor) for part in held)
-
-
-def _place(x: Tensor, y: Tensor, device: torch.device | str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    labels = y.dtype if y.dtype is torch.bool else torch.int64  # PyTorch's losses take no other whole numbers
-    return (
-        x.to(device, dtype if x.is_floating_point() else x.dtype),
-        y.to(device, dtype if y.is_floating_point() else labels),
-    )
+def _held(held: Any, part: str) -> Examples | Clients:
+    """Examples of nobody (a pair of tensors, or one data set), or each client's own (a list or a dict of them)."""
+    if isinstance(held, tuple | list) and len(held) == 2 and all(isinstance(part, Tensor) for part in held):
+        return Examples(*held)
+    try:
+        if isinstance(held, Dataset):
+            whole = Clients.of([held])
+            return Examples(whole.x, whole.y)
+        return Clients.of(held)
+    except UsageError as error:
+        raise UsageError(f"{part}: {error}") from None
 
 
 def _mean_over_targets(loss: nn.Module, ignored: int, outputs: Tensor, targets: Tensor) -> Tensor:

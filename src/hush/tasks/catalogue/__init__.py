@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hush.errors import UsageError
 from hush.names import pick
 from hush.tasks.catalogue.images import CIFAR10, CIFAR100, DIGITS, EMNIST, FASHION_MNIST, MNIST, SVHN
 from hush.tasks.catalogue.people import ADULT, FEMNIST, SHAKESPEARE, SHAKESPEARE_TFF
@@ -16,4 +17,6 @@ CATALOGUE: dict[str, DataSet] = {entry.name: entry for entry in _ENTRIES}
 
 def dataset(name: str) -> DataSet:
     """An entry by name; a name that ends in .toml is a file that describes a data set of one's own."""
+    if name.endswith((".csv", ".parquet", ".safetensors")):
+        raise UsageError(f"{name} is a table: describe it in a .toml file (docs/own-task.md shows one) and give that.")
     return own_dataset(Path(name)) if name.endswith(".toml") else pick(CATALOGUE, name, "data set")

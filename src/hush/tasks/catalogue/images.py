@@ -32,7 +32,7 @@ def _files(names: tuple[str, ...], facts: tuple[tuple[int, str], ...]) -> tuple[
 
 DIGITS = DataSet(
     name="digits",
-    title="handwritten digits, 8 x 8",
+    title="digits, 8 x 8",
     licence="CC BY 4.0",
     citation="Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI 1998 (as bundled by scikit-learn)",
     source="bundled",
@@ -89,7 +89,7 @@ FASHION_MNIST = DataSet(
 
 MNIST = DataSet(
     name="mnist",
-    title="handwritten digits, 28 x 28",
+    title="digits, 28 x 28",
     licence="CC BY-SA 3.0",
     citation="LeCun, Cortes, Burges, The MNIST database of handwritten digits, 1998",
     source="https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -125,7 +125,7 @@ MNIST = DataSet(
 
 SVHN = DataSet(
     name="svhn",
-    title="house numbers, 32 x 32, with the extra ones",
+    title="house numbers, 32 x 32",
     licence="non-commercial",
     citation="Netzer, Wang, Coates, Bissacco, Wu, Ng, Reading digits in natural images, 2011",
     source="http://ufldl.stanford.edu/housenumbers/",
@@ -159,7 +159,7 @@ SVHN = DataSet(
 
 CIFAR10 = DataSet(
     name="cifar10",
-    title="photographs of 10 kinds, 32 x 32",
+    title="photographs, 32 x 32",
     licence="none declared",
     citation="Krizhevsky, Learning multiple layers of features from tiny images, 2009",
     source=_TORONTO,
@@ -219,7 +219,7 @@ CIFAR10 = DataSet(
 
 CIFAR100 = DataSet(
     name="cifar100",
-    title="photographs of 100 kinds, 32 x 32",
+    title="photographs, 32 x 32",
     licence="none declared",
     citation="Krizhevsky, Learning multiple layers of features from tiny images, 2009",
     source=_TORONTO,
@@ -249,7 +249,7 @@ CIFAR100 = DataSet(
 
 EMNIST = DataSet(
     name="emnist",
-    title="digits and letters, 28 x 28",
+    title="letters, 28 x 28",
     licence="public domain",
     citation="Cohen, Afshar, Tapson, van Schaik, EMNIST, 2017 (by class)",
     source="https://biometrics.nist.gov/cs_links/EMNIST/",

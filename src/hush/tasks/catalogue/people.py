@@ -14,7 +14,7 @@ _TFF = "https://storage.googleapis.com/tff-datasets-public/"
 
 FEMNIST = DataSet(
     name="femnist",
-    title="digits and letters, 28 x 28, by writer",
+    title="letters, by writer",
     licence="public domain",
     citation="Caldas et al., LEAF, 2018; Cohen et al., EMNIST, 2017 (as TensorFlow Federated distributes it)",
     source=_TFF,
@@ -50,7 +50,7 @@ FEMNIST = DataSet(
 
 ADULT = DataSet(
     name="adult",
-    title="census: who earns above $50,000",
+    title="census, incomes",
     licence="CC BY 4.0",
     citation="Becker and Kohavi, Adult, UCI 1996",
     source="https://archive.ics.uci.edu/ml/machine-learning-databases/adult/",
@@ -82,7 +82,7 @@ ADULT = DataSet(
 
 SHAKESPEARE = DataSet(
     name="shakespeare",
-    title="the next character, by role (LEAF)",
+    title="text, by role (LEAF)",
     licence="personal use",
     citation="Caldas et al., LEAF, 2018; Project Gutenberg eBook 100",
     source="https://web.archive.org/web/2012id_/http://www.gutenberg.org/cache/epub/100/",
@@ -115,7 +115,7 @@ SHAKESPEARE = DataSet(
 
 SHAKESPEARE_TFF = DataSet(
     name="shakespeare-tff",
-    title="every next character, by role (TFF), in snippets",
+    title="text, by role (TFF)",
     licence="public domain",
     citation="McMahan et al., 2017; Reddi et al., Adaptive federated optimization, 2021",
     source=_TFF,
