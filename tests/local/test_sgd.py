@@ -89,8 +89,8 @@ def test_convolutions_with_the_papers_model_equal_a_plain_loop() -> None:
     assert (ours - plain_loop(task, local, rnd, keys)).abs().max() < 1e-9
 
 
-@pytest.mark.parametrize(("name", "shape"), [("char-lstm", (80,)), ("resnet18", (3, 8, 8)), ("resnet9", (1, 8, 8))])
-def test_lstm_and_resnets_equal_a_plain_loop(name: str, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("name", "shape"), [("char-lstm", (80,)), ("resnet9", (1, 8, 8))])
+def test_lstm_and_resnet_equal_a_plain_loop(name: str, shape: tuple[int, ...]) -> None:
     """Clients of unequal size, several steps, momentum: what a cohort trains is what each would alone, in float64 to 1e-8."""
     g = torch.Generator().manual_seed(0)
     classes = 80 if name == "char-lstm" else 10

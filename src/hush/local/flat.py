@@ -228,7 +228,7 @@ class FlatModel:
     def _mean_loss(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         losses = self.per_example(functional_call(self.module, self.named(params), (x,)), y)
         if not y.is_floating_point():  # an example without a target that counts has nothing to say
-            weight = weight * self._counting(y).any(1)
+            weight = weight * (y != self.ignored) if y.dim() == 1 else weight * self._counting(y).any(1)
         # a padded row repeats an example of the same client, so that nothing of another client is ever read
         return (losses * weight).sum() / weight.sum().clamp_min(1.0)
 

@@ -93,7 +93,7 @@ class Sgd(LocalUpdate):
             begins, offsets, epochs = live & (within == 0), (within * self.batch_size).to(device), (step // per_epoch).to(device)
             for now, (count, some) in enumerate(zip(live.sum(1).tolist(), begins.any(1).tolist(), strict=True)):
                 if some:
-                    orders.draw(torch.nonzero(begins[now]).flatten(), epochs[now])
+                    orders.draw(begins[now], epochs[now])
                 place = offsets[now, :count, None] + column
                 real = place < data.size[:count, None]
                 # a padded row repeats the client's own first example and weighs nothing
@@ -119,22 +119,37 @@ class _Orders:
         self.size, self.on_host, self.keys = size, on_host, fold(keys, -2)
         self.first = torch.cumsum(size, 0) - size
         self.order = torch.empty(int(on_host.sum()), dtype=torch.int64, device=size.device)
+        self.laid_out: tuple[int, Tensor, Tensor] | None = None
 
-    def draw(self, clients: Tensor, epochs: Tensor) -> None:
-        """A fresh order for these clients (numbers on the host), each for its own epoch."""
-        total = int(self.on_host[clients].sum())
-        clients = clients.to(self.size.device)
-        size = self.size[clients]
-        owner = torch.repeat_interleave(torch.arange(len(clients), device=size.device), size, output_size=total)
-        place = torch.arange(total, device=size.device) - (torch.cumsum(size, 0) - size)[owner]
-        word = word_at(fold(self.keys[clients], epochs[clients])[owner], place)
-        # one sort for all: by client, then by the upper 40 bits of a random word
-        shuffled = place[((owner << 40) + (word >> 24) + (1 << 39)).argsort(stable=True)]
-        self.order[self.first[clients][owner] + place] = shuffled
+    def draw(self, begins: Tensor, epochs: Tensor) -> None:
+        """A fresh order for the clients that begin an epoch (known on the host), each for its own."""
+        count = int(begins.sum())
+        if bool(begins[:count].all()):  # the usual case, for which nothing has to travel to the device
+            if self.laid_out is None or self.laid_out[0] != count:
+                self.laid_out = (count, *_lay_out(self.size[:count], int(self.on_host[:count].sum())))
+            _, owner, place = self.laid_out
+            self.order[: len(place)] = self._shuffled(owner, place, self.keys[:count], epochs[:count])
+            return
+        clients = torch.nonzero(begins).flatten()
+        total, clients = int(self.on_host[clients].sum()), clients.to(self.size.device)
+        owner, place = _lay_out(self.size[clients], total)
+        self.order[self.first[clients][owner] + place] = self._shuffled(owner, place, self.keys[clients], epochs[clients])
+
+    @staticmethod
+    def _shuffled(owner: Tensor, place: Tensor, keys: Tensor, epochs: Tensor) -> Tensor:
+        """The places, shuffled client by client: one sort for all, by client and then by 40 bits of a random word."""
+        word = word_at(fold(keys, epochs)[owner], place)
+        return place[((owner << 40) + (word >> 24) + (1 << 39)).argsort(stable=True)]
 
     def at(self, place: Tensor) -> Tensor:
         """The examples at these places of the first clients' orders; beyond a client's last, anything."""
         return self.order[(self.first[: len(place), None] + place).clamp_max(len(self.order) - 1)]
+
+
+def _lay_out(size: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """Clients of these sizes end to end: the number of each example's owner, and its place with that owner."""
+    owner = torch.repeat_interleave(torch.arange(len(size), device=size.device), size, output_size=total)
+    return owner, torch.arange(total, device=size.device) - (torch.cumsum(size, 0) - size)[owner]
 
 
 class Batch(NamedTuple):

@@ -49,13 +49,17 @@ def comparison_figure(curves: Curves, title: str) -> Any:
 def line_figure(series: dict[str, list[tuple[float, float]]], xlabel: str, ylabel: str, log: bool = False) -> Any:
     """Named series in one small picture."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(4.6, 2.9), layout="constrained")
     axes = figure.subplots()
     for (label, points), colour in zip(series.items(), COLOURS, strict=False):
         if points:
             axes.plot(*zip(*points, strict=True), color=colour, label=label, linewidth=1.6)
-    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.set(xlabel=xlabel, ylabel=ylabel.replace(" (simulation only)", "\n(simulation only)"))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if "fraction" in ylabel:
+        axes.set_ylim(-0.03, 1.03)
     if log:
         axes.set_yscale("log")
     axes.grid(alpha=0.25)

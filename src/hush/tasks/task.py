@@ -204,7 +204,7 @@ def _outputs_at_extremes(model: nn.Module, x: Tensor, where: Callable[[int], str
     """
     rows = torch.zeros(1, dtype=torch.int64)
     if x.numel():
-        high = low = x.reshape(len(x), -1).nan_to_num() if x.is_floating_point() else x.reshape(len(x), -1).to(torch.int64)
+        high = low = _comparable(x.reshape(len(x), -1))
         if high.shape[1] > _POSITIONS:  # pixels, or one long text
             high, low = high.amax(1, keepdim=True), low.amin(1, keepdim=True)
         rows = torch.unique(torch.cat([rows, high.argmax(0), low.argmin(0)]))
@@ -222,6 +222,13 @@ def _outputs_at_extremes(model: nn.Module, x: Tensor, where: Callable[[int], str
             return None
         outputs = answer if outputs is None and isinstance(answer, Tensor) else outputs
     return outputs
+
+
+def _comparable(x: Tensor) -> Tensor:
+    """The same values in a type that PyTorch finds the largest of; most are, and stay where they are."""
+    if x.is_floating_point():
+        return x.nan_to_num() if bool(torch.isnan(x).any()) else x
+    return x if x.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64) else x.to(torch.int64)
 
 
 def _refuse_other_kinds(outputs: Tensor, targets: Tensor) -> None:
