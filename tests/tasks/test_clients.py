@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -159,11 +160,16 @@ COLUMNS = Columns("hospital", "readmitted", categories={"ward": ["A", "B", "C"]}
 
 
 def frames() -> list[Any]:
-    pandas, polars, pyarrow = (pytest.importorskip(name) for name in ("pandas", "polars", "pyarrow"))
-    frames = [TABLE, pandas.DataFrame(TABLE), polars.DataFrame(TABLE), pyarrow.table(TABLE)]
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     frame = pandas.DataFrame(TABLE)
     frame["ward"] = frame["ward"].astype("category")
-    return [*frames, frame.iloc[::1]]
+    nullable = pandas.DataFrame(TABLE).convert_dtypes()
+    others = []
+    for name, make in (("polars", "DataFrame"), ("datasets", "Dataset")):  # where they are installed
+        if importlib.util.find_spec(name):
+            kind = getattr(importlib.import_module(name), make)
+            others.append(kind.from_dict(TABLE) if name == "datasets" else kind(TABLE))
+    return [TABLE, pandas.DataFrame(TABLE), frame, nullable, pyarrow.table(TABLE), *others]
 
 
 def test_a_data_frame_with_a_client_column() -> None:
