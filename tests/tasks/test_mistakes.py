@@ -38,6 +38,7 @@ def run(**parts: Any) -> hush.Result:
         ({"model": nn.Linear(3, 1), "clients": [(X, X[:, :1])]}, "The targets are fractions"),
         ({"model": nn.Linear(3, 1), "clients": [(X, X[:, 0])]}, "The targets are fractions"),
         ({"clients": [(X, Y), (X.double(), Y)]}, "torch.float64 where others have torch.float32"),
+        ({"test": (torch.tensor([[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0]]), Y[:2])}, "Row 1 of the test examples has an input"),
         ({"metrics": {"m": 3}}, "A metric is a name or a function"),
         ({"metrics": (lambda o, y: o,), "test": (X, Y)}, r"The metric '<lambda>' cannot be computed on 12"),
         ({"metrics": {"bad": lambda o, y: 1 / 0}, "test": (X, Y)}, "'bad' cannot be computed .*ZeroDivisionError"),
@@ -81,6 +82,13 @@ def test_a_metric_that_fails_later_loses_a_figure_and_not_the_model() -> None:
         result = run(metrics=(second_time,), test=(torch.randn(5, 3), Y[:5]))
     assert result.test_metrics == {"second_time": None}
     assert result.state_dict
+
+
+def test_a_client_that_holds_nan_is_named_where_it_ends_a_run() -> None:
+    x = X.clone()
+    x[7, 0] = torch.nan
+    with pytest.raises(hush.Diverged, match="look for NaN in the data"):
+        hush.simulate(methods.fedavg(), hush.Task(nn.Linear(3, 2), [(x[:6], Y[:6]), (x[6:], Y[6:])]), rounds=1, cohort=2)
 
 
 def test_inputs_and_targets_of_odd_kinds() -> None:

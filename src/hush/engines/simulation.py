@@ -303,8 +303,10 @@ def play_round(
     charges = charge(total) if charge is not None else now.charges + 1
     params, state = method.finish(now.params, total, now.state, rnd, public, run.secret)
     if not bool(torch.isfinite(params).all()):
+        bad = int(sum(int((~torch.isfinite(norms)).sum()) for norms in recorder.update_norms))
         raise Diverged(
             f"The model became NaN or infinite in round {now.round + 1} of {run.rounds}: lower lr"
+            + (f", or look for NaN in the data ({bad} of its clients returned such)" if bad else "")
             + ("" if is_private(run.method) else ", or choose a method that clips")
             + "."
         )

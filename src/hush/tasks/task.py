@@ -175,6 +175,8 @@ class Task:
         for part, examples in ({"": Examples(train.x, train.y)} | groups).items():
             if examples is None or not len(examples.x):
                 continue
+            if part:
+                self._refuse_not_finite(part, examples)
             outputs = _outputs_at_extremes(model, examples.x, partial(self._place_of, part))
             if not self.is_cross_entropy or outputs is None:
                 continue
@@ -188,6 +190,14 @@ class Task:
                     f"{self._place_of(part, row)} has the label {int(examples.y[wrong][0])}, and the model has "
                     f"{outputs.shape[1]} classes: labels go from 0 to {outputs.shape[1] - 1}."
                 )
+
+    def _refuse_not_finite(self, part: str, examples: Examples) -> None:
+        """A figure of examples that are no numbers is none. (A client that holds such ones contributes nothing.)"""
+        for name, values in (("input", examples.x), ("target", examples.y)):
+            finite = torch.isfinite(values).reshape(len(values), -1).all(1)
+            if not bool(finite.all()):
+                row = int(torch.nonzero(~finite)[0, 0])
+                raise UsageError(f"{self._place_of(part, row)} has an {name} that is NaN or infinite: mend it, or drop it.")
 
     def _place_of(self, part: str, row: int) -> str:
         """A row in words: of a client, or of examples that are nobody's."""
