@@ -109,6 +109,9 @@ def test_too_many() -> None:
     for validation, public in ((200, 0), (-1, 0), (150, 60)):
         with pytest.raises(UsageError, match="too many"):
             deal(raw(), "iid", 5, validation, public, 0, "central")
+    for validation, public in ((195, 0), (100, 99)):
+        with pytest.raises(UsageError, match="examples take every client there is"):
+            deal(raw(), "natural", None, validation, public, 0, "central")
     with pytest.raises(UsageError, match="besides those held out"):
         deal(raw(), "natural", 20, 10, 0, 0, "central")
     with pytest.raises(UsageError, match="by nature"):

@@ -15,7 +15,7 @@ from torch import Tensor
 from hush.errors import UsageError
 from hush.random import derive
 from hush.tasks.clients import Clients, Examples
-from hush.tasks.partition import Index, partition
+from hush.tasks.partition import NO_NATURE, Index, partition
 from hush.tasks.raw import Raw
 
 EVALUATIONS = ("central", "clients")
@@ -73,8 +73,7 @@ def _invented(raw: Raw, split: str, clients: int | None, validation: int, public
 
 def _by_nature(raw: Raw, clients: int | None, validation: int, public: int, seed: int) -> Dealt:
     if raw.owner is None:
-        partition("natural", raw.train.y.numpy(), 1, 0)  # which says that there are none
-    assert raw.owner is not None
+        raise UsageError(NO_NATURE)
     owner, rng = raw.owner.numpy(), np.random.default_rng(derive(seed, 12))
     waiting = rng.permutation(np.unique(owner))
     sizes = np.bincount(owner, minlength=int(owner.max()) + 1)
@@ -89,6 +88,8 @@ def _by_nature(raw: Raw, clients: int | None, validation: int, public: int, seed
         gone, waiting = waiting[:enough], waiting[enough:]
         gone_in_all += len(gone)
         rows = np.flatnonzero(np.isin(owner, gone))
+        if len(rows) < wanted or not len(waiting):
+            raise UsageError(f"{wanted:,} {what} examples take every client there is: ask for fewer.")
         notes.append(f"{wanted:,} {what} examples are of {len(gone):,} clients that do not train")
         return _take(raw.train, torch.from_numpy(np.sort(rng.permutation(rows)[:wanted])))
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hush.errors import UsageError
 
 Index = NDArray[np.int64]
+NO_NATURE = "This data set has no clients by nature: choose iid, dirichlet:ALPHA or shards:K."
 KNOWN = "iid, dirichlet:ALPHA, shards:K, natural, or one of the first two with +lognormal:SIGMA or +zipf:A for unequal sizes"
 
 
@@ -134,7 +135,7 @@ def shards(labels: Index, clients: int, each: int, rng: np.random.Generator) -> 
 def natural(owner: Index | None, clients: int, rng: np.random.Generator) -> list[Index]:
     """Each to its owner; with fewer clients than owners, that many of them at random."""
     if owner is None:
-        raise UsageError("This data set has no clients by nature: choose iid, dirichlet:ALPHA or shards:K.")
+        raise UsageError(NO_NATURE)
     order = np.argsort(owner, kind="stable")
     whose, first = np.unique(owner[order], return_index=True)
     if clients < 1 or clients > len(whose):
