@@ -149,6 +149,11 @@ def test_runs_that_differ_in_a_loss_or_a_layers_number_share_no_noise() -> None:
 
     assert len({of(loss) for loss in losses}) == len(losses)
     assert of(Scaled(1.0)) == of(Scaled(1.0))
+    one, other = Scaled(1.0), Scaled(1.0)
+    for loss, weight in ((one, 2.0), (other, 3.0)):  # objects that hold each other, and a module of Python's
+        loss.friend, loss.torch = Scaled(weight), torch  # type: ignore[attr-defined]
+        loss.friend.friend = loss  # type: ignore[attr-defined]
+    assert of(one) != of(other)
     first = Clamped(100.0, 1.0)
     others = [Clamped(101.0, 1.0), Clamped(100.0, 2.0)]
     for other in others:

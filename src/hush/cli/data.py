@@ -60,7 +60,7 @@ def fetch(name: Annotated[str, typer.Argument(help="Data set.")], folder: option
     """Download a data set from its canonical source and verify it."""
     entry = dataset(name)
     if entry.bundled:
-        print(f"{name} is bundled with Hush: nothing to fetch.")
+        print(f"{name} is {'your own' if entry.own else 'bundled with Hush'}: nothing to fetch.")
         return
     place = data_dir(folder) / name
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
@@ -84,7 +84,7 @@ def show(
     public: Annotated[int, typer.Option("--public", help="Training examples made public, taken from the clients.")] = 0,
     seed: Annotated[int, typer.Option("--seed", help="Of the partition.")] = 0,
     file: Annotated[
-        Path | None, typer.Option("--out", help="The picture, a .png or .svg [default: NAME-PARTITION.png here].")
+        Path | None, typer.Option("--out", help="The picture, a .png or .svg [default: here, named after all of this].")
     ] = None,
     folder: options.DataDir = None,
     as_json: options.Json = False,

@@ -38,9 +38,7 @@ def evaluate(run: Run, model: Tensor, part: str) -> Figures:
     weight = scores.targets.double()
     loss = _mean(scores.losses, weight)
     found: dict[str, float | None] = {}
-    targets = examples.y  # metrics know padding by PyTorch's own number
-    if run.task.ignored != IGNORED and not targets.is_floating_point():
-        targets = targets.masked_fill(targets == run.task.ignored, IGNORED)
+    targets = _targets(run.task, examples.y)
     for name, measure in measures.items():
         if name in wanted:
             try:
@@ -55,6 +53,13 @@ def evaluate(run: Run, model: Tensor, part: str) -> Figures:
     return Figures(loss, accuracy, found, _per_client(scores, held) if isinstance(held, Clients) else None)
 
 
+def _targets(task: Task, y: Tensor) -> Tensor:
+    """Targets as metrics know them: padding has PyTorch's own number, whatever the task's loss calls it."""
+    if task.ignored == IGNORED or y.is_floating_point():
+        return y
+    return y.masked_fill(y == task.ignored, IGNORED)
+
+
 def refuse_broken_metrics(task: Task, learner: FlatModel, examples: Examples | None) -> None:
     """Try the task's metrics before the first round is paid for."""
     if examples is None or not len(examples.x) or not task.measures():
@@ -63,7 +68,7 @@ def refuse_broken_metrics(task: Task, learner: FlatModel, examples: Examples | N
     outputs = learner.scores(learner.initial(), *few, outputs=True).outputs
     for name, measure in task.measures().items():
         try:
-            float(measure(outputs, few.y))  # type: ignore[arg-type]
+            float(measure(outputs, _targets(task, few.y)))  # type: ignore[arg-type]
         except UsageError:
             raise
         except Exception as error:
@@ -74,13 +79,15 @@ def refuse_broken_metrics(task: Task, learner: FlatModel, examples: Examples | N
             ) from None
 
 
-def _per_client(scores: Scores, held: Clients) -> dict[str, Any]:
+def _per_client(scores: Scores, held: Clients) -> dict[str, Any] | None:
     """How unequally the model serves the clients: its accuracy, or else its loss, on each one's own examples."""
     figure, values = ("accuracy", scores.correct) if scores.correct is not None else ("loss", scores.losses)
     weight, owner = scores.targets.double().cpu(), held.owner.cpu()
     total = torch.zeros(held.count, dtype=torch.float64).index_add_(0, owner, values.double().cpu() * weight)
     count = torch.zeros(held.count, dtype=torch.float64).index_add_(0, owner, weight)
     each = total[count > 0] / count[count > 0]
+    if not len(each):  # nothing but padding
+        return None
     worst, tenth = (each.min(), 0.1) if figure == "accuracy" else (each.max(), 0.9)
     told = {
         "mean": float(each.mean()),

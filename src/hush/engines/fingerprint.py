@@ -12,7 +12,7 @@ import re
 import warnings
 from dataclasses import replace
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 import torch
@@ -85,11 +85,16 @@ def _function_code(function: FunctionType, depth: int = 2) -> str:
     return hashlib.sha256(" ".join(told).encode()).hexdigest()
 
 
-def _contents(value: object, depth: int = 6) -> str:
+def _contents(value: object, depth: int = 6, seen: dict[int, object] | None = None) -> str:
     """All that an object holds and that `repr` may not show: a loss's weights, a layer's own numbers, what a partial binds."""
+    seen = {} if seen is None else seen
     inside = _inside(value) if depth > 0 else None
+    if inside is not None and not isinstance(value, dict | list | tuple | set | frozenset):
+        if id(value) in seen:  # objects may hold each other
+            return f"again {type(value).__qualname__}"
+        seen[id(value)] = value
     if inside is not None:
-        told = [_contents(item, depth - 1) for item in inside]
+        told = [_contents(item, depth - 1, seen) for item in inside]
         return str(sorted(told) if isinstance(value, set | frozenset) else told)
     if isinstance(value, FunctionType):
         return _function_code(value)
@@ -108,7 +113,7 @@ def _inside(value: object) -> list[object] | None:
         return list(value)
     if isinstance(value, nn.Module):  # every layer by its name, however deep; in which mode it came does not matter
         return [(name, _code_of(type(m)), _attributes(m, "_modules", "training")) for name, m in value.named_modules()]
-    if isinstance(value, type | Tensor | FunctionType) or not hasattr(value, "__dict__"):
+    if isinstance(value, type | ModuleType | Tensor | FunctionType) or not hasattr(value, "__dict__"):
         return None
     return [_code_of(type(value)), _attributes(value)]
 

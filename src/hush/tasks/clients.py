@@ -98,8 +98,7 @@ def _pair(i: int, part: object) -> Examples | None:
     if isinstance(part, Dataset):
         return _read(i, part)
     if isinstance(part, tuple | list) and len(part) == 2 and all(isinstance(t, np.ndarray) for t in part):
-        x, y = (torch.from_numpy(np.ascontiguousarray(t)) for t in part)
-        return Examples(x.float() if x.dtype is torch.float64 else x, y.float() if y.dtype is torch.float64 else y)
+        return Examples(*(_single(torch.from_numpy(np.ascontiguousarray(t))) for t in part))
     if not isinstance(part, tuple | list) or len(part) != 2 or not all(isinstance(t, Tensor) for t in part):
         raise UsageError(
             f"Client {i} is {type(part).__name__}, where a pair of torch tensors (inputs, targets) or a Dataset of PyTorch's goes."
@@ -124,7 +123,12 @@ def _read(i: int, data: Dataset[Any]) -> Examples | None:
         raise UsageError(f"Client {i}'s data set cannot be read: {type(error).__name__}: {_line(error)}") from error
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         raise UsageError(f"Client {i}'s data set gives {type(x).__name__} and {type(y).__name__}, where tensors or numbers go.")
-    return Examples(x.float() if x.dtype is torch.float64 else x, y.float() if y.dtype is torch.float64 else y)
+    return Examples(_single(x), _single(y))
+
+
+def _single(values: Tensor) -> Tensor:
+    """In the precision of models: numpy's own is double."""
+    return values.float() if values.dtype is torch.float64 else values
 
 
 def _line(error: Exception) -> str:
