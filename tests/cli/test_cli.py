@@ -295,10 +295,35 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
     wait_for_rounds(tmp_path / "r" / "rounds.jsonl", 3, process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, err
     assert "hush run --resume r" in err
     assert "Traceback" not in err
     assert (tmp_path / "r" / "checkpoint.safetensors").is_file()
+
+
+@pytest.mark.parametrize("instead", ["raise RuntimeError('trying to pop from empty mode stack')", "return whole(*args, **kwargs)"])
+def test_ctrl_c_that_a_library_turns_into_something_else(instead: str, tmp_path: Path) -> None:
+    """An interrupt between two lines of a library arrives as its own error, or is swallowed; it is still the user's wish."""
+    script = f"""
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import hush.cli
+import hush.cli.runs as runs
+whole = runs.train
+def train(*args, **kwargs):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(10**7): pass
+    except KeyboardInterrupt:
+        {instead}
+runs.train = train
+sys.argv = ['hush', 'run', 'fedavg', '--rounds', '5', '--out', 'r']
+hush.cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "hush run --resume r" in done.stderr
 
 
 def test_ctrl_c_while_everything_is_still_loading(tmp_path: Path) -> None:

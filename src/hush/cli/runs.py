@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from hush.cli.console import figures, out, print_json, round_progress, say
+from hush.cli.interrupt import heard
 from hush.cli.options import RunFlags, takes_flags
 from hush.engines.result import Result
 from hush.engines.run import Run
@@ -171,6 +172,8 @@ def _advance(progress: Any, bar: Any) -> Callable[[dict[str, Any]], None]:
 
     def on_round(record: dict[str, Any]) -> None:
         nonlocal shown
+        if heard():  # and swallowed by a library: stop here
+            raise KeyboardInterrupt
         shown = figures(record) if "epsilon" in record else shown
         progress.update(bar, completed=record["round"], total=record["rounds"], figures=shown)
 
@@ -182,12 +185,13 @@ def _kept(path: Path) -> Iterator[None]:
     """Say where the work is when Ctrl-C ends it."""
     try:
         yield
-    except HushError:
-        _forget_if_unused(path)
-        raise
-    except KeyboardInterrupt:
-        if RunDir(path).started:
-            say(f"Interrupted; what was done is kept. Go on with: hush run --resume {path}")
+    except (Exception, KeyboardInterrupt) as error:
+        if heard() or isinstance(error, KeyboardInterrupt):
+            if RunDir(path).started:
+                say(f"Interrupted; what was done is kept. Go on with: hush run --resume {path}")
+            raise KeyboardInterrupt from None
+        if isinstance(error, HushError):
+            _forget_if_unused(path)
         raise
 
 
