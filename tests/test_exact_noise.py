@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import math
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from scipy import special, stats
 
 from hush import exact_noise
 from hush.errors import UsageError
-from hush.exact_noise import DiscreteGaussian, IntegerNoise, KeyStream, RoundedGaussian, Skellam
+from hush.exact_noise import CentredBinomial, DiscreteGaussian, IntegerNoise, KeyStream, RoundedGaussian, Skellam
 
 KINDS = [RoundedGaussian, DiscreteGaussian, Skellam]
 ONES = 2**64 - 1
@@ -248,6 +249,68 @@ def test_tails_are_long_enough() -> None:
         beyond = Skellam(std).masses(list(range(reach + 1, reach + 300)))
         assert 2 * sum(beyond) < 2.0**-128
     assert Skellam(0.05).radius(129) > 200 * 0.05
+
+
+@pytest.mark.parametrize("trials", [2, 6, 100, 178, 1024])
+def test_binomial_masses_are_those_of_fair_coins(trials: int) -> None:
+    masses = CentredBinomial(trials).masses(list(range(trials // 2 + 2)))
+    for k, mass in enumerate(masses):
+        exact = exact_noise._mp.mpf(math.comb(trials, trials // 2 + k)) / exact_noise._mp.mpf(2) ** trials
+        assert abs(mass - exact) <= exact * 2.0**-170
+    assert abs(masses[0] + 2 * sum(masses[1:]) - 1) < 2.0**-165
+    assert CentredBinomial(trials).std == math.sqrt(trials) / 2
+
+
+@pytest.mark.parametrize("trials", [2**16, 2**20 - 2, 2**40, 4 * 10**18])
+def test_binomial_ratios_and_tables_are_right(trials: int) -> None:
+    noise = CentredBinomial(trials)
+    bits = exact_noise._run_bits(noise.std)
+    table = exact_noise._table(noise, bits)
+    assert table.anchors.size <= 2**12
+    for place in np.linspace(0, noise.radius(129) >> bits, 15).astype(int).tolist():
+        anchor = place << bits
+        k = anchor + (1 << bits) // 3 + (bits == 0)
+        mass, height = noise.masses([k, anchor])
+        logarithm = float(noise.log_ratio(np.array([k]), np.array([anchor]))[0])
+        assert abs(exact_noise._mp.exp(logarithm) - mass / height) < 2.0**-41
+    if trials < 2**21:
+        k = int(noise.std)
+        assert noise.pmf(k) == pytest.approx(stats.binom.pmf(trials // 2 + k, trials, 0.5), rel=1e-9)
+
+
+@pytest.mark.parametrize("trials", [2, 4, 50, 180, 2**10, 2**16, 2**20])
+def test_binomial_tails_are_proved_and_long_enough(trials: int) -> None:
+    noise = CentredBinomial(trials)
+    assert noise.radius(129) <= trials // 2
+    for k in np.unique(np.linspace(1, trials // 2, 50).astype(int)).tolist():
+        assert noise.log_tail(k) >= stats.binom.logsf(trials // 2 + k - 1, trials, 0.5) - 1e-9
+    assert noise.log_tail(trials // 2 + 1) == -math.inf
+
+
+@pytest.mark.parametrize("trials", [2, 6, 100, 2**13, 2**16, 2**20, 2**34])
+def test_binomial_draws_have_their_law_and_not_one_five_percent_wider(trials: int) -> None:
+    def p_value(coins: int) -> float:
+        inner = stats.binom.ppf(np.linspace(0, 1, 61)[1:-1], coins, 0.5) - coins // 2
+        edges = np.unique(
+            np.concatenate([[-math.inf], inner[inner < coins // 2], [math.inf]])
+        )  # cells end in integers, which belong to them
+        expected = np.diff(stats.binom.cdf(edges + coins // 2, coins, 0.5)) * draws.size
+        observed = np.bincount(np.searchsorted(edges, draws, side="left") - 1, minlength=expected.size)
+        return float(stats.chisquare(observed, expected).pvalue) if (expected > 0).all() else 0.0
+
+    draws = CentredBinomial(trials).draw(stream_for("binomial", trials), MILLION)
+    assert np.abs(draws).max() <= trials // 2
+    assert p_value(trials) > 1e-3
+    if trials >= 20:
+        assert p_value(2 * round(trials * 1.05**2 / 2)) < 1e-6
+        assert p_value(2 * round(trials * 0.95**2 / 2)) < 1e-6
+    assert CentredBinomial(trials) == CentredBinomial(trials) != CentredBinomial(trials + 2)
+
+
+@pytest.mark.parametrize("trials", [0, 1, 3, -2, 2.5, float("nan"), 5e18])
+def test_coins_that_cannot_be_are_refused(trials: int) -> None:
+    with pytest.raises(UsageError, match="even whole number"):
+        CentredBinomial(trials)
 
 
 def test_nothing_but_the_keystream_is_random() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,15 +11,18 @@ from hush.engines.rundir import LEDGER, RunDir
 from hush.errors import DataError, HushError
 from hush.experiment import Spec, resolve
 from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
+from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger, as_released
 from hush.privacy.plan import server_plan, with_secure_noise
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
 from hush.privacy.vocabulary import (
+    BinomialNoise,
     BoundedParticipation,
+    Enrolled,
     FixedSampling,
-    Phase,
     Plan,
     PoissonSampling,
+    Sampling,
     SecretParticipation,
 )
 from hush.privacy.written import plan_from_dict, plan_to_dict
@@ -74,14 +76,13 @@ def _facts(certificate: dict[str, Any]) -> Check:
     try:
         plan = plan_from_dict(certificate["plan"])
         ran, claim = certificate["configuration"], certificate["claim"]
-        multipliers = re.findall(r"multiplier=([0-9.e+-]+)", " ".join(ran["pipeline"]))
-        kind = {PoissonSampling: "poisson", FixedSampling: "fixed", BoundedParticipation: "bounded", SecretParticipation: "secret"}
+        holders = plan.clients if plan.unit is Unit.RECORD else plan.population
         facts = {
-            "clients": certificate["clients"] == plan.population == ran["clients"],
+            "clients": certificate["clients"] == holders == ran["clients"],
             "rounds_charged": certificate["rounds_charged"] == plan.rounds,
             "noise_multiplier": math.isclose(certificate["noise_multiplier"], plan.noise_multiplier, rel_tol=1e-9),
-            "pipeline": [math.isclose(float(m), plan.noise_multiplier, rel_tol=1e-6) for m in multipliers] == [True],
-            "sampling": certificate["sampling"] == kind.get(type(plan.phases[0].sampling)),
+            "noise": _noise_fits(plan, ran),
+            "sampling": _sampling_fits(plan, certificate["sampling"], ran["cohort"]),
             "cohort": _rate_fits(plan, certificate["cohort"]),
             "claimed_epsilon": certificate["claimed_epsilon"] == (claim or {}).get("epsilon"),
         }
@@ -92,7 +93,32 @@ def _facts(certificate: dict[str, Any]) -> Check:
     return Check("facts", not wrong, told)
 
 
+def _noise_fits(plan: Plan, ran: dict[str, Any]) -> bool:
+    """Whether the noise that ran, as its own parts print it, is that of the plan."""
+    noise = plan.phases[0].releases[0].noise
+    if isinstance(noise, BinomialNoise):
+        return re.findall(r"trials=([0-9]+)", " ".join(ran["pipeline"])) == [str(noise.trials)]
+    name, place = ("noise", ran["local"]) if plan.unit is Unit.RECORD else ("multiplier", " ".join(ran["pipeline"]))
+    found = re.findall(rf"\b{name}=([0-9.e+-]+)", place)
+    return [math.isclose(float(m), plan.noise_multiplier, rel_tol=1e-6) for m in found] == [True]
+
+
+def _sampling_fits(plan: Plan, told: str, cohort: str) -> bool:
+    """Whether the cohort that ran is of the kind that the certificate names, and may be accounted as the plan does."""
+    kinds: dict[str, tuple[str, tuple[type[Sampling], ...]]] = {
+        "Poisson": ("poisson", (PoissonSampling,)),
+        "FixedSize": ("fixed", (FixedSampling, BoundedParticipation)),
+        "Bounded": ("bounded", (BoundedParticipation,)),
+        "SecretParticipation": ("secret", (SecretParticipation,)),
+        "Rotation": ("rotation", (BoundedParticipation,)),
+    }
+    name, accounted = kinds[cohort.partition("(")[0]]
+    return told == name and (plan.sampled is Unit.RECORD or isinstance(plan.phases[0].sampling, accounted))
+
+
 def _rate_fits(plan: Plan, cohort: float) -> bool:
+    if plan.unit is Unit.RECORD:
+        return plan.cohort == cohort
     rate = getattr(plan.phases[0].sampling, "rate", None)
     return rate is None or math.isclose(cohort, rate * plan.population, rel_tol=1e-9)
 
@@ -153,9 +179,13 @@ def _plan(path: Path, certificate: dict[str, Any]) -> Check:
     try:
         experiment = resolve(spec, lenient=True)
         method = with_secure_noise(experiment.method, experiment.cohort) if spec.noise_mode == "secure" else experiment.method
-        counts = (experiment.clients or certificate["clients"], experiment.rounds)
+        clients, told = experiment.clients or certificate["clients"], plan_from_dict(certificate["plan"])
+        enrolled = Enrolled(clients)
+        if told.unit is Unit.RECORD:  # how many records the clients hold is known from the data alone
+            enrolled = Enrolled(clients, told.population, dim=told.parameters)
+        delta = spec.delta if spec.delta is not None or told.unit is Unit.CLIENT else certificate["guarantee"]["delta"]
         budget = experiment.budget
-        settled = settle_privacy(method, experiment.cohort, *counts, budget, spec.delta, spec.dropout)
+        settled = settle_privacy(method, experiment.cohort, enrolled, experiment.rounds, budget, delta, spec.dropout)
         assert settled.plan is not None
         charged = as_charged(settled.plan, certificate["rounds"], certificate["rounds_charged"])
         proof = certify(charged, settled.delta, settled.method)
@@ -166,9 +196,11 @@ def _plan(path: Path, certificate: dict[str, Any]) -> Check:
         return Check("plan", False, f"the settings of the run give none: {error}")
     same = plan_to_dict(charged) == certificate["plan"]
     same = same and math.isclose(proof.guarantee.epsilon, certificate["guarantee"]["epsilon"], rel_tol=1e-9)
-    known = "" if experiment.clients is not None else f", for the {counts[0]:,} clients that the certificate counts"
-    told = f"derived again from the settings of the run{known}" if same else "the settings of the run give another one"
-    return Check("plan", same, told)
+    known = "" if experiment.clients is not None else f", for the {clients:,} clients that the certificate counts"
+    if enrolled.records is not None:
+        known = f", for the {enrolled.records:,} records of the smallest client that the certificate counts"
+    said = f"derived again from the settings of the run{known}" if same else "the settings of the run give another one"
+    return Check("plan", same, said)
 
 
 def _spec_of(path: Path, method: str) -> Spec | None:
@@ -209,7 +241,7 @@ def _against_ledger(ledger: Ledger, certificate: dict[str, Any]) -> str | None:
     if charges != certificate["rounds_charged"]:
         return f"{charges} rounds of this run are charged there, not {certificate['rounds_charged']}"
     plan = plan_from_dict(certificate["plan"])
-    (phase,) = replace(plan, phases=(_without_repeats(as_released(plan)),)).phases
+    phase = as_released(plan).again(0)
     if any(run.phase != phase for run in runs):
         return "rounds of another plan are charged there"
     together = certificate.get("population")
@@ -221,12 +253,6 @@ def _against_ledger(ledger: Ledger, certificate: dict[str, Any]) -> str | None:
     if not math.isclose(pool.spent(together["delta"]), together["epsilon"], rel_tol=1e-9) or len(pool.runs) != together["runs"]:
         return "what all runs spent together is not what the certificate says"
     return None
-
-
-def _without_repeats(phase: Phase) -> Phase:
-    if isinstance(phase.sampling, BoundedParticipation):
-        return replace(phase, sampling=replace(phase.sampling, repeats=0))
-    return phase
 
 
 def _close(a: Any, b: Any) -> bool:

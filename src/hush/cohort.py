@@ -35,6 +35,10 @@ class Cohort:
         """How often a client takes part in so many rounds, on average."""
         return rounds * self.size / clients
 
+    def most_participations(self, rounds: int, clients: int) -> int:
+        """The most rounds that any client joins: what the privacy of its records is accounted for."""
+        return rounds
+
     def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
         """The ids that take part in round `index`, ascending."""
         raise UsageError(f"{type(self).__name__} does not say who takes part: override draw.")
@@ -108,6 +112,9 @@ class Bounded(Cohort):
             "later ones add noise alone. Raise the participations, or lower the cohort or the rounds."
         )
 
+    def most_participations(self, rounds: int, clients: int) -> int:
+        return min(rounds, self.participations)
+
     def init(self, clients: int) -> State:
         return {"taken": torch.zeros(clients, dtype=torch.int64)}
 
@@ -120,3 +127,33 @@ class Bounded(Cohort):
         taken = state["taken"]
         chosen = (secret.coins("cohort", index, clients) < self.size / clients) & (taken < self.participations)
         return torch.nonzero(chosen).flatten(), {"taken": taken + chosen}
+
+
+@dataclass(frozen=True)
+class Rotation(Cohort):
+    """Everybody once, in a random order, `size` at a time; then again in another order.
+
+    So nobody takes part more often than once in clients/size rounds, where coins would have some come twice as often as others.
+    That is the best there is where sampling amplifies nothing: for records, and against a server that sees who sends. Who is
+    enrolled is public, and one who is added changes everybody's turn: what is hidden is what a client's data say.
+    """
+
+    def check(self, clients: int) -> None:
+        super().check(clients)
+        if self.size != int(self.size):
+            raise UsageError(f"A rotation needs a whole number of clients, not {self.size:g}.")
+
+    def period(self, clients: int) -> int:
+        """After so many rounds everybody had one turn."""
+        return -(-clients // int(self.size))
+
+    def most_participations(self, rounds: int, clients: int) -> int:
+        return -(-rounds // self.period(clients))
+
+    def expected_participations(self, rounds: int, clients: int) -> float:
+        return rounds / self.period(clients)
+
+    def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
+        turn, place = divmod(index, self.period(clients))
+        order = secret.coins("rotation", turn, clients).argsort()
+        return torch.tensor_split(order, self.period(clients))[place].sort().values, state

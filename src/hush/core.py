@@ -18,6 +18,7 @@ from hush.errors import UsageError
 
 if TYPE_CHECKING:
     from hush.local.flat import FlatModel
+    from hush.own import OwnSecrets
     from hush.privacy.theorems import Claim
     from hush.privacy.vocabulary import Plan
     from hush.secret import Secret
@@ -59,6 +60,13 @@ class Wire:
     bits: int = 32
     integer: bool = False
     """Whole numbers, which are summed exactly."""
+    opened: int | None = None
+    """The entries that the server makes of it before the sum, where each client has a mask of its own."""
+
+    @property
+    def summed(self) -> int:
+        """The length of the sum."""
+        return self.opened if self.opened is not None else self.entries
 
     @property
     def bytes(self) -> int:
@@ -78,12 +86,14 @@ class Bound:
 
 
 class Shard(NamedTuple):
-    """Some clients' data: client i owns the `size[i]` rows of `x` and `y` from `start[i]` on."""
+    """What some clients have: client i owns the `size[i]` rows of `x` and `y` from `start[i]` on, and a secret."""
 
     x: Tensor
     y: Tensor
     start: Tensor
     size: Tensor
+    own: OwnSecrets | None = None
+    """Where each draws its own noise and its own batches of records from, if the method has them do so."""
 
 
 class Server(NamedTuple):
@@ -111,6 +121,14 @@ class Transform:
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         """Client: `[clients, d]` to `[clients, m]`, each row from its own row alone."""
+        return x
+
+    def cover(self, x: Tensor, rnd: Round, own: OwnSecrets | None) -> Tensor:
+        """Client, after `encode`: noise of its own on what it sends."""
+        return x
+
+    def unpack(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        """Server, before the sum: messages to rows that can be added up, where each client has a mask of its own."""
         return x
 
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
@@ -173,6 +191,17 @@ class Chain(Transform):
             x = part.encode(x, rnd, keys, own)
         return x
 
+    def send(self, x: Tensor, rnd: Round, keys: Tensor, public: Public, own: OwnSecrets | None) -> Tensor:
+        """What really leaves the clients: encoded, and covered with noise of their own where a part says so."""
+        for part, told in zip(self.parts, public, strict=True):
+            x = part.cover(part.encode(x, rnd, keys, told), rnd, own)
+        return x
+
+    def unpack(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        for part, told in zip(reversed(self.parts), reversed(public), strict=True):
+            x = part.unpack(x, rnd, keys, told)
+        return x
+
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         after: dict[str, Tensor] = {}
         for i, part in reversed(list(enumerate(self.parts))):
@@ -226,6 +255,15 @@ class Trained(NamedTuple):
 class LocalUpdate:
     """What a client does with its data. Subclasses are frozen dataclasses."""
 
+    @property
+    def draws_its_own(self) -> bool:
+        """Whether it needs the clients' own secrets (`Shard.own`)."""
+        return False
+
+    def initialised(self, learner: FlatModel, params: Tensor, data: Shard, keys: Tensor) -> LocalUpdate:
+        """This, with what an initial round finds out about some clients' data. Nothing, unless a paper does so."""
+        return self
+
     def __call__(
         self,
         learner: FlatModel,
@@ -261,8 +299,8 @@ class Method:
     local: LocalUpdate
     pipeline: Chain
     server: ServerUpdate
-    claim: Callable[[Plan, float], Claim | None] | None = field(default=None, compare=False)
-    """What the paper itself would print, for a plan and a delta, and on what conditions; never ours."""
+    claim: Callable[[Plan, float, Method], Claim | None] | None = field(default=None, compare=False)
+    """What the paper itself would print, for a plan, a delta and this method, and on what conditions; never ours."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.pipeline, Chain):
@@ -285,9 +323,9 @@ class Method:
         keys: Tensor,
         public: Public,
     ) -> tuple[Tensor, Trained]:
-        """Clients: train and encode; `[clients, m]`, ready to be summed."""
+        """Clients: train and encode; `[clients, m]`, ready to leave."""
         trained = self.local(learner, params, data, rnd, keys, public)
-        return self.pipeline.encode(trained.updates, rnd, keys, public), trained
+        return self.pipeline.send(trained.updates, rnd, keys, public, data.own), trained
 
     def finish(
         self, params: Tensor, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
@@ -301,6 +339,11 @@ class Method:
     def model(self, params: Tensor, state: State) -> Tensor:
         """The weights a user gets."""
         return self.server.model(params, within("server", state))
+
+    @property
+    def draws_its_own(self) -> bool:
+        """Whether clients draw anything by themselves: noise, or which of their records a step reads."""
+        return self.local.draws_its_own or any(type(part).cover is not Transform.cover for part in self.pipeline.parts)
 
     def uplink(self, dim: int) -> Wire:
         """One client's message in one round."""

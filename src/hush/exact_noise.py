@@ -1,11 +1,12 @@
 """Integer noise from a cryptographic stream: exact to a total variation distance of 2^-100 per draw, and fast.
 
-Three symmetric laws that fall in |k|, all drawn by the same sampler from the keystream of AES-256:
+Four symmetric laws that fall in |k|, all drawn by the same sampler from the keystream of AES-256:
 
 * `RoundedGaussian`: round(N(0, std^2)). Integer data plus this is round(data + N), so every guarantee of the continuous Gaussian
   mechanism holds for it, as post-processing.
 * `DiscreteGaussian`: P(k) ~ exp(-k^2 / (2 std^2)) (Canonne, Kamath, Steinke 2020).
 * `Skellam`: the difference of two Poisson(std^2 / 2); sums of Skellam noise are Skellam (Agarwal, Kairouz, Liu 2021).
+* `CentredBinomial`: the heads of `trials` fair coins, less half of them (Agarwal, Suresh, Yu, Kumar, McMahan 2018).
 
 The sampler inverts a table of cumulative probabilities held in 128 bits. A draw compares 64 random bits, and reads 64 more in the
 rare case that these equal the upper half of a threshold. For a large `std` a cell of the table is not one integer but a run of
@@ -177,6 +178,42 @@ class Skellam(IntegerNoise):
     def log_tail(self, k: int) -> float:
         v = self.std * self.std  # Chernoff's bound, at its best exponent asinh(k / v)
         return k * k / (math.hypot(k, v) + v) - k * math.asinh(k / v)
+
+
+@dataclass(frozen=True, init=False)
+class CentredBinomial(IntegerNoise):
+    """Binomial(trials, 1/2) - trials/2 for an even number of trials: P(k) = C(trials, trials/2 + k) / 2^trials."""
+
+    trials: int
+
+    def __init__(self, trials: int) -> None:
+        if not 2 <= trials <= 4 * LARGEST_STD**2 or trials != int(trials) or trials % 2:
+            raise UsageError(f"trials must be an even whole number from 2 to {4 * LARGEST_STD**2:g}, not {trials}.")
+        object.__setattr__(self, "trials", int(trials))
+        object.__setattr__(self, "std", math.sqrt(trials) / 2)
+
+    def masses(self, points: list[int]) -> list[Any]:
+        half = self.trials // 2  # no logarithm of a factorial exceeds 2^68, so that over 180 of their 256 bits are left
+        total = _mp.loggamma(self.trials + 1) - self.trials * _mp.ln2
+        logs = [total - _mp.loggamma(half + k + 1) - _mp.loggamma(half - k + 1) if k <= half else -_mp.inf for k in points]
+        return [_mp.exp(value) for value in logs]
+
+    def log_ratio(self, k: np.ndarray, anchor: np.ndarray) -> np.ndarray:
+        return np.asarray(self._log_fall(anchor) - self._log_fall(k))
+
+    def log_tail(self, k: int) -> float:
+        return -2.0 * k * k / self.trials if 2 * k <= self.trials else -math.inf  # Hoeffding
+
+    def _log_fall(self, k: np.ndarray) -> np.ndarray:
+        """log(P(0) / P(k)) but for a constant, by Stirling's series, whose next term is below 2^-50 from a std of 128 on.
+
+        With n = trials/2 and x = k/n, (n + k) log(1 + x) + (n - k) log(1 - x) = n (x^2 / 1 + x^4 / 6 + x^6 / 15 + ..): summed so,
+        nothing cancels. x is below 1/16 there, and the ninth term below 2^-60.
+        """
+        half = self.trials / 2
+        square = (k / half) ** 2
+        series = half * square * _horner([1 / (j * (2 * j - 1)) for j in range(1, 9)], square)
+        return np.asarray(series + np.log1p(-square) / 2 + (1 / (half + k) + 1 / (half - k)) / 12)
 
 
 def _log_gaussian_ratio(k: np.ndarray, anchor: np.ndarray, std: float) -> np.ndarray:

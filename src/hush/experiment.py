@@ -13,14 +13,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hush import methods
-from hush.cohort import Bounded, Cohort, FixedSize, Poisson, SecretParticipation
+from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation, SecretParticipation
 from hush.core import Method
 from hush.engines.run import Run
 from hush.engines.simulation import set_up
 from hush.errors import DataError, NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.guarantee import Budget
-from hush.privacy.plan import is_private
+from hush.privacy.plan import is_private, takes_turns
 from hush.tasks.build import load_task
 from hush.tasks.catalogue import dataset
 from hush.tasks.partition import parse
@@ -28,7 +28,7 @@ from hush.tasks.task import Task
 
 DEFAULT_METHOD = "fed-smp-top-k"
 DEFAULT_EPSILON = 8.0
-SAMPLINGS = ("poisson", "fixed", "bounded", "secret")
+SAMPLINGS = ("poisson", "fixed", "bounded", "secret", "rotation")
 
 
 class Spec(BaseModel):
@@ -46,7 +46,7 @@ class Spec(BaseModel):
     epsilon: float | None = None
     budget: float | None = None
     delta: float | None = None
-    sampling: str = "poisson"
+    sampling: str | None = None
     participations: int | None = None
     partition: str | None = None
     evaluation: str | None = None
@@ -164,7 +164,8 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
         raise UsageError("Give --noise or --epsilon, not both: one determines the other.")
     if spec.participations is not None and spec.sampling != "bounded":
         raise UsageError("--participations goes with --sampling bounded.")
-    settings = _settings(spec, dict(entry.settings))
+    recordwise = "batches" in methods.settings_of(spec.method)
+    settings = _settings(spec, dict(entry.record_settings if recordwise else entry.settings))
     method = methods.build(spec.method, **settings)
     split, *_ = parse(spec.partition or entry.partition)
     clients = spec.clients if spec.clients is not None or split == "natural" else entry.clients
@@ -173,7 +174,7 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
         raise UsageError(f"clients must be at least 1, not {clients}.")
     most = clients or entry.natural or entry.clients
     size = spec.cohort if spec.cohort is not None else min(entry.cohort, most)
-    cohort = make_cohort(spec.sampling, size, spec.participations or 1)
+    cohort = make_cohort(spec.sampling or usual_sampling(method), size, spec.participations or 1)
     cohort.check(most)
     budget = _budget(spec, method, lenient)
     public = spec.public if spec.public is not None else (entry.public if method.pipeline.needs_public else 0)
@@ -227,6 +228,11 @@ def _budget(spec: Spec, method: Method, lenient: bool) -> Budget | None:
     return Budget(spec.epsilon if spec.epsilon is not None else DEFAULT_EPSILON, spec.delta)
 
 
+def usual_sampling(method: Method) -> str:
+    """Poisson cohorts where sampling amplifies; where it cannot, nobody should come more often than others."""
+    return "rotation" if takes_turns(method) else "poisson"
+
+
 def make_cohort(sampling: str, size: float, participations: int = 1) -> Cohort:
     """A cohort by its name on the command line."""
     if sampling == "poisson":
@@ -237,5 +243,7 @@ def make_cohort(sampling: str, size: float, participations: int = 1) -> Cohort:
         return Bounded(size, participations)
     if sampling == "secret":
         return SecretParticipation(size)
+    if sampling == "rotation":
+        return Rotation(size)
     pick(dict.fromkeys(SAMPLINGS), sampling, "sampling")
     raise AssertionError(sampling)

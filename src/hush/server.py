@@ -55,6 +55,33 @@ class Adam(ServerUpdate):
 
 
 @dataclass(frozen=True)
+class FedSpaAdam(ServerUpdate):
+    """Fed-SPA's equations (6): like `Adam`, but v follows the momentum u and not the update; no bias correction.
+
+    u <- beta u + (1 - beta) update;  v <- beta2 v + (1 - beta2) u^2, kappa^2 at first;  theta <- theta - lr u / (sqrt(v) + kappa).
+    """
+
+    lr: float = 0.01
+    beta: float = 0.9
+    beta2: float = 0.99
+    kappa: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.beta < 1 and 0 <= self.beta2 < 1):
+            raise UsageError("server_momentum and server_beta2 must lie in [0, 1).")
+        if not (self.kappa > 0 and self.lr > 0):
+            raise UsageError("server_lr and kappa must be positive.")
+
+    def init(self, params: Tensor) -> State:
+        return {"u": torch.zeros_like(params), "v": torch.full_like(params, self.kappa**2)}
+
+    def step(self, params: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        u = self.beta * state["u"] + (1 - self.beta) * update
+        v = self.beta2 * state["v"] + (1 - self.beta2) * u.square()
+        return params - self.lr * u / (v.sqrt() + self.kappa), {"u": u, "v": v}
+
+
+@dataclass(frozen=True)
 class Averaged(ServerUpdate):
     """`inner`, and hand out an exponential average of its iterates: a <- decay a + (1 - decay) theta, bias-corrected.
 

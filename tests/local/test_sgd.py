@@ -234,10 +234,10 @@ def test_dropout_is_keyed_by_client_and_step_not_by_the_global_generator() -> No
 
 
 def test_dropout_keeps_the_stated_share_and_its_mean() -> None:
-    from hush.local.flat import _OwnRows
+    from hush.local.flat import OwnRows
 
     x = torch.ones(500, 20, 3, 3)
-    with _OwnRows(torch.tensor(5)):
+    with OwnRows(torch.tensor(5)):
         y, channels = F.dropout(x, 0.3), F.dropout2d(x, 0.3)
         assert torch.equal(F.dropout(x, 0.3, training=False), x)
         assert not torch.equal(F.dropout(x, 0.3), y)  # the next layer has its own mask

@@ -36,6 +36,7 @@ def test_cost_column_of_fed_smp_table_1(name: str, settings: dict[str, float], m
 def test_bytes_are_those_of_the_tensors_that_travel() -> None:
     """`wire` against what `contribute` really returns, for every method."""
     from hush.engines import simulation
+    from hush.own import OwnSecrets
     from hush.random import keys_of
     from tests.conftest import make_task
 
@@ -45,7 +46,9 @@ def test_bytes_are_those_of_the_tensors_that_travel() -> None:
         params, rnd = run.learner.initial(), run.round(0)
         public = run.method.prepare(params, run.method.init(params), rnd, run.server)
         ids = torch.arange(3)
-        encoded, _ = run.method.contribute(run.learner, params, run.train.shard(ids), rnd, keys_of(0, ids), public)
+        own = OwnSecrets.simulated(run.secret, ids.tolist())
+        data = run.train.shard(ids)._replace(own=own)
+        encoded, _ = run.method.contribute(run.learner, params, data, rnd, keys_of(0, ids), public)
         assert encoded[0].numel() * encoded.element_size() == run.method.uplink(run.learner.dim).bytes, name
 
 

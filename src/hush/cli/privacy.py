@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -14,95 +15,178 @@ from hush.errors import NoGuarantee, UsageError
 from hush.experiment import make_cohort
 from hush.names import pick
 from hush.privacy import accountant
-from hush.privacy.guarantee import Relation, default_delta
+from hush.privacy.guarantee import Relation, Unit, default_delta
 from hush.privacy.plan import plan_of, server_plan
-from hush.privacy.vocabulary import Plan
+from hush.privacy.vocabulary import Enrolled, Plan
 
 RelationFlag = Annotated[
-    str | None, typer.Option("--relation", help="Neighbouring data sets: add-remove (default), replace-one or zero-out.")
+    str | None,
+    typer.Option("--relation", help="Neighbouring data sets: add-remove (default for clients), replace-one (for records), zero-out."),
 ]
-CohortFlag = Annotated[float, typer.Option("--cohort", help="Expected number of clients a round.")]
-ClientsFlag = Annotated[int, typer.Option("--clients", help="How many clients there are.")]
+UnitFlag = Annotated[str, typer.Option("--unit", help="Who is protected: client, or record (noise at every local step).")]
+CohortFlag = Annotated[float | None, typer.Option("--cohort", help="Expected number of clients a round.")]
+ClientsFlag = Annotated[int | None, typer.Option("--clients", help="How many clients there are.")]
 RoundsFlag = Annotated[int, typer.Option("--rounds", help="Number of rounds.")]
+RecordsFlag = Annotated[int | None, typer.Option("--records", help="With --unit record: how many the smallest client holds.")]
+BatchFlag = Annotated[int | None, typer.Option("--batch", help="With --unit record: records in a batch.")]
+StepsFlag = Annotated[int, typer.Option("--local-steps", help="With --unit record: noisy steps in a round.")]
+BatchesFlag = Annotated[str, typer.Option("--batches", help="With --unit record: poisson (default) or fixed, drawn anew at every step.")]
+Turns = Annotated[
+    int | None, typer.Option("--participations", help="Most rounds of a client: with --sampling bounded, or with --unit record.")
+]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was typed."""
+
+    unit: str
+    cohort: float | None
+    clients: int | None
+    rounds: int
+    sampling: str | None
+    participations: int | None
+    records: int | None
+    batch: int | None
+    steps: int
+    batches: str
+    relation: str | None
+
+    @property
+    def kind(self) -> Unit:
+        return pick({str(u): u for u in Unit}, self.unit, "unit")
+
+    def drawn(self) -> Cohort:
+        """Who takes part; for records only how often a client does at most."""
+        if self.kind is Unit.CLIENT:
+            if self.cohort is None or self.clients is None:
+                raise UsageError("Give --cohort and --clients: how many take part in a round, of how many.")
+            if self.participations is not None and self.sampling != "bounded":
+                raise UsageError("--participations goes with --sampling bounded, or with --unit record.")
+            return make_cohort(self.sampling or "poisson", self.cohort, self.participations or 1)
+        if self.participations is not None:
+            return Bounded(1, self.participations)
+        if self.cohort is None or self.clients is None:
+            return Bounded(1, self.rounds)
+        return make_cohort(self.sampling or "rotation", self.cohort)
+
+    def plan(self, noise: float) -> Plan:
+        """The plan of clip-and-noise, derived from the very objects that would run."""
+        from hush.methods import dp_fed, dp_fedavg
+
+        relation = pick({str(r): r for r in Relation}, self.relation.replace("_", "-"), "relation") if self.relation else None
+        if self.kind is Unit.CLIENT:
+            assert self.clients is not None
+            return plan_of(dp_fedavg(clip=1.0, noise=noise), self.drawn(), self.clients, self.rounds, relation)
+        if self.records is None or self.batch is None:
+            raise UsageError("Give --records and --batch: how many records the smallest client holds, and how many a step reads.")
+        method = dp_fed(clip=1.0, noise=noise, batch_size=self.batch, local_steps=self.steps, batches=self.batches)
+        enrolled = Enrolled(self.clients or 1, self.records, dim=1)
+        return plan_of(method, self.drawn(), enrolled, self.rounds, relation)
+
+    def delta(self, given: float | None) -> float:
+        """n^-1.1, n the clients, or the records that are known of."""
+        if given is not None:
+            return given
+        units = self.clients if self.kind is Unit.CLIENT else (self.records or 1) * (self.clients or 1)
+        return default_delta(units or 1)
 
 
 def epsilon(
     noise: Annotated[float, typer.Option("--noise", help="Noise multiplier: standard deviation over the clip.")],
-    cohort: CohortFlag,
-    clients: ClientsFlag,
     rounds: RoundsFlag,
+    cohort: CohortFlag = None,
+    clients: ClientsFlag = None,
     delta: options.Delta = None,
     sampling: options.Sampling = None,
-    participations: options.Participations = None,
+    participations: Turns = None,
     relation: RelationFlag = None,
+    unit: UnitFlag = "client",
+    records: RecordsFlag = None,
+    batch: BatchFlag = None,
+    local_steps: StepsFlag = 1,
+    batches: BatchesFlag = "poisson",
     as_json: options.Json = False,
 ) -> None:
     """The epsilon that is proved for a noise multiplier."""
-    drawn = _cohort(sampling, cohort, participations)
-    plan = _plan(noise, drawn, clients, rounds, relation)
-    _print(plan, drawn, sampling or "poisson", delta if delta is not None else default_delta(clients), as_json)
+    asked = Asked(unit, cohort, clients, rounds, sampling, participations, records, batch, local_steps, batches, relation)
+    drawn = asked.drawn()
+    _print(asked, asked.plan(noise), drawn, asked.delta(delta), as_json)
 
 
 def calibrate(
     epsilon: Annotated[float, typer.Option("--epsilon", help="The epsilon to spend.")],
-    cohort: CohortFlag,
-    clients: ClientsFlag,
     rounds: RoundsFlag,
+    cohort: CohortFlag = None,
+    clients: ClientsFlag = None,
     delta: options.Delta = None,
     sampling: options.Sampling = None,
-    participations: options.Participations = None,
+    participations: Turns = None,
     relation: RelationFlag = None,
+    unit: UnitFlag = "client",
+    records: RecordsFlag = None,
+    batch: BatchFlag = None,
+    local_steps: StepsFlag = 1,
+    batches: BatchesFlag = "poisson",
     as_json: options.Json = False,
 ) -> None:
     """The least noise that is proved to spend at most an epsilon."""
-    drawn = _cohort(sampling, cohort, participations)
-    chosen = delta if delta is not None else default_delta(clients)
-    plan = _plan(1.0, drawn, clients, rounds, relation)
+    asked = Asked(unit, cohort, clients, rounds, sampling, participations, records, batch, local_steps, batches, relation)
+    drawn, chosen = asked.drawn(), asked.delta(delta)
+    plan = asked.plan(1.0)
     plan = plan.with_noise(accountant.calibrate(plan, epsilon, chosen))
-    _print(plan, drawn, sampling or "poisson", chosen, as_json)
+    _print(asked, plan, drawn, chosen, as_json)
 
 
-def _cohort(sampling: str | None, size: float, participations: int | None) -> Cohort:
-    if participations is not None and sampling != "bounded":
-        raise UsageError("--participations goes with --sampling bounded.")
-    return make_cohort(sampling or "poisson", size, participations or 1)
-
-
-def _plan(noise: float, cohort: Cohort, clients: int, rounds: int, relation: str | None) -> Plan:
-    """The plan of clip-and-noise, derived from the very objects that would run."""
-    from hush.methods import dp_fedavg
-
-    known = {str(r): r for r in Relation}
-    kind = pick(known, relation.replace("_", "-"), "relation") if relation is not None else None
-    return plan_of(dp_fedavg(clip=1.0, noise=noise), cohort, clients, rounds, kind)
-
-
-def _print(plan: Plan, cohort: Cohort, sampling: str, delta: float, as_json: bool) -> None:
+def _print(asked: Asked, plan: Plan, cohort: Cohort, delta: float, as_json: bool) -> None:
     guarantee = accountant.account(plan, delta)
     server = None
     with contextlib.suppress(NoGuarantee):
         server = accountant.account(server_plan(plan), delta)
     value: dict[str, Any] = guarantee.to_dict() | {
         "noise_multiplier": plan.noise_multiplier,
-        "cohort": cohort.size,
-        "clients": plan.population,
+        "cohort": asked.cohort,
+        "clients": asked.clients,
         "rounds": plan.rounds,
-        "sampling": sampling,
+        "sampling": asked.sampling or ("poisson" if plan.unit is Unit.CLIENT else None),
         "epsilon_server": server.epsilon if server else None,
     }
-    value["participations"] = cohort.participations if isinstance(cohort, Bounded) else None
-    for line in guarantee.warnings:
+    if plan.unit is Unit.CLIENT:
+        value["participations"] = cohort.participations if isinstance(cohort, Bounded) else None
+    else:
+        phase = plan.phases[0]
+        value |= {"participations": phase.participations, "records": asked.records, "batch": asked.batch, "steps": phase.times}
+    for line in (*guarantee.warnings, *_notes(asked, plan, cohort)):
         say(f"note: {line}")
-    if isinstance(cohort, Bounded) and cohort.lasts(plan.population) < plan.rounds:
-        say(f"note: {cohort.too_short(plan.population, plan.rounds)}")
     if as_json:
         print_json(value)
         return
     print(f"noise {plan.noise_multiplier:g}: {guarantee}")
-    print(f"  {guarantee.method}, {guarantee.relation}, {cohort.size:g} of {plan.population:,} clients, {plan.rounds} rounds")
+    print(f"  {guarantee.method}, {guarantee.relation}, {_setting(asked, plan, cohort)}")
     for line in guarantee.assumptions:
         print(f"  if {line}")
-    if server is not None:
+    if server is not None and server.view is not guarantee.view:
         print(f"and {server}")
         for line in server.assumptions:
             print(f"  if {line}")
+
+
+def _setting(asked: Asked, plan: Plan, cohort: Cohort) -> str:
+    if plan.unit is Unit.CLIENT:
+        return f"{cohort.size:g} of {plan.population:,} clients, {plan.rounds} rounds"
+    phase = plan.phases[0]
+    joined = f"{phase.times:,} steps: at most {phase.participations} of {phase.rounds} rounds, {phase.steps} steps each"
+    return f"{asked.batch} of {plan.population:,} records a step, {joined}"
+
+
+def _notes(asked: Asked, plan: Plan, cohort: Cohort) -> list[str]:
+    """What is right and still surprises."""
+    if plan.unit is Unit.CLIENT:
+        short = isinstance(cohort, Bounded) and cohort.lasts(plan.population) < plan.rounds
+        return [cohort.too_short(plan.population, plan.rounds)] if isinstance(cohort, Bounded) and short else []
+    if plan.phases[0].participations == plan.rounds > 1 and (asked.sampling or asked.participations is None):
+        return [
+            "a client is taken to join every round: which clients are drawn shows, so their sampling amplifies nothing for a record; "
+            "--sampling rotation with --cohort and --clients, or --participations, says how often one joins at most"
+        ]
+    return []

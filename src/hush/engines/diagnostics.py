@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hush.core import Bound, Chain, Method, Public, Round, Server, Shard, State, Transform, Wire
 from hush.local.flat import FlatModel
+from hush.own import OwnSecrets
 from hush.secret import Secret
 from hush.transforms.adaptive import AdaptiveClip
 from hush.transforms.clip import Clip, l2
@@ -96,8 +97,14 @@ class Watched(Transform):
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         y = self.part.encode(x, rnd, keys, public)
-        self.recorder.encoded(self.index, self.part, x, y, public)
+        self.recorder.encoded(self.index, self.part, x, self.part.unpack(y, rnd, keys, public), public)
         return y
+
+    def cover(self, x: Tensor, rnd: Round, own: OwnSecrets | None) -> Tensor:
+        return self.part.cover(x, rnd, own)
+
+    def unpack(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        return self.part.unpack(x, rnd, keys, public)
 
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         out, after = self.part.decode(total, state, rnd, public, secret)

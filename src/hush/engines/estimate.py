@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,10 +12,13 @@ from hush.cohort import Cohort
 from hush.core import LocalUpdate, Method, Round, Shard
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.run import pick_device
+from hush.local.dp_sgd import DpSgd
 from hush.local.sgd import Sgd
+from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
 from hush.privacy.settle import certify, settle_privacy
 from hush.random import keys_of
+from hush.secret import Secret
 from hush.tasks.task import Examples, Task, whole
 from hush.transforms import TopK
 
@@ -37,7 +39,7 @@ def estimate(
     """Rounds, bytes, epsilon and seconds. The time is that of one chunk of clients made of zeros; no example is read."""
     place = pick_device(device)
     train = task.train
-    method, plan, delta, allowed = settle_privacy(method, cohort, train.count, rounds, budget, delta, dropout)
+    method, plan, delta, allowed, _ = settle_privacy(method, cohort, task.enrolled, rounds, budget, delta, dropout)
     proof = certify(plan.first(allowed) if plan is not None else None, delta, method)
     guarantee = proof.guarantee if proof else None
     learner = task.learner(place)
@@ -48,12 +50,13 @@ def estimate(
     allowance = parse_bytes(memory) if memory is not None else default_memory(place)
     chunk = min(chunk_size(learner, method.local, x, y, allowance), max(1, round(cohort.size)), 16)
     ids = torch.arange(chunk, device=place)
-    shard = Shard(x, y, torch.zeros_like(ids), torch.full_like(ids, len(x)))
+    own = OwnSecrets.simulated(Secret(bytes(32)), ids.tolist())  # nothing that is drawn here is kept
+    shard = Shard(x, y, torch.zeros_like(ids), torch.full_like(ids, len(x)), own)
     rnd = Round(0, 0, cohort.size)
 
     def seconds(local: LocalUpdate, data: Shard) -> float:
         """One local training on `data`; where it can be cut short, one step of it, timed over two."""
-        short = replace(local, epochs=None, steps=2) if isinstance(local, Sgd) else local
+        short = local.shortened(2) if isinstance(local, Sgd | DpSgd) else local
         keys, took = keys_of(0, torch.arange(len(data.size), device=place)), 0.0
         for _ in range(2):  # the first pass pays for set-up
             began = time.perf_counter()
@@ -61,11 +64,11 @@ def estimate(
             if place.type == "cuda":
                 torch.cuda.synchronize()
             took = time.perf_counter() - began
-        return took / 2 if isinstance(local, Sgd) else took
+        return took / 2 if isinstance(local, Sgd | DpSgd) else took
 
     def steps(local: LocalUpdate, sizes: Tensor) -> float:
         """What a client trains on average, in the steps that were timed."""
-        return float(local.steps_of(sizes.cpu()).double().mean()) if isinstance(local, Sgd) else 1.0
+        return float(local.steps_of(sizes.cpu()).double().mean()) if isinstance(local, Sgd | DpSgd) else 1.0
 
     each_round = seconds(method.local, shard) * steps(method.local, train.sizes) * cohort.size / chunk
     public = task.placed("public", place, torch.float32)

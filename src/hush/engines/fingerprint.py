@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from dataclasses import replace
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 
@@ -20,8 +19,11 @@ from torch import Tensor, nn
 
 from hush.cohort import Cohort
 from hush.core import Method, Round, Server
+from hush.local.dp_sgd import DpSgd
 from hush.local.sgd import Sgd
+from hush.own import OwnSecrets
 from hush.random import keys_of, uniform
+from hush.secret import Secret
 from hush.tasks.task import Clients, Task, whole
 from hush.version import __version__
 
@@ -155,7 +157,8 @@ def _behaviour(method: Method, task: Task) -> str:
             first = torch.nonzero(train.sizes)[:4, 0]
             keys = keys_of(0, torch.arange(len(first)))
             few = train.shard(first)._replace(size=train.sizes[first].clamp_max(2))  # enough to tell models apart, and quick
-            local = replace(method.local, epochs=None, steps=2) if isinstance(method.local, Sgd) else method.local
+            few = few._replace(own=OwnSecrets.simulated(Secret(bytes(32)), first.tolist()))
+            local = method.local.shortened(2) if isinstance(method.local, Sgd | DpSgd) else method.local
             start, rnd, public = learner.initial(), Round(0, 0, 1.0), task.placed("public", torch.device("cpu"), torch.float64)
             updates = local(learner, start, few, rnd, keys, None).updates
             if not method.pipeline.needs_public:  # a mask from public data takes a training of its own

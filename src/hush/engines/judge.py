@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 
-from hush.cohort import Bounded, Cohort, FixedSize, Poisson, SecretParticipation
+from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation, SecretParticipation
 from hush.core import Method, State, within
 from hush.engines.evaluate import evaluate
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
 from hush.errors import Diverged
+from hush.local.dp_sgd import DpSgd
+from hush.local.per_example import L2Clip
 from hush.privacy.accountant import spent
 from hush.privacy.ledger import RunAccount
-from hush.privacy.settle import as_charged, certify
+from hush.privacy.settle import as_charged, certify, claim_without_proof
 from hush.transforms import AdaptiveClip, Clip
 from hush.version import __version__
 
@@ -92,6 +94,9 @@ def conclude(
     charged = as_charged(run.plan, now.round, now.charges) if run.plan is not None else None
     proof = certify(charged, run.delta, run.method)
     guarantee = proof.guarantee if proof else None
+    claim = proof.claim if proof else None
+    if run.refused is not None:
+        claim = claim_without_proof(run.method, run.cohort, run.enrolled, now.round, run.delta)
     if stopped is None and run.rounds < run.rounds_planned:
         stopped = f"budget: round {run.rounds + 1} of {run.rounds_planned} would have exceeded it"
     dim = run.learner.dim
@@ -118,7 +123,7 @@ def conclude(
         view=str(guarantee.view) if guarantee else None,
         noise_multiplier=run.plan.noise_multiplier if run.plan else None,
         clip=clip_of(run.method, now.state),
-        claimed_epsilon=proof.claim.epsilon if proof and proof.claim else None,
+        claimed_epsilon=claim.epsilon if claim else None,
         uplink_bytes_per_client=uplink_bytes(run, now.round),
         downlink_bytes_per_client=times * run.method.downlink_bytes(dim),
         seconds=now.seconds,
@@ -139,8 +144,10 @@ def conclude(
         noise_mode=None if run.plan is None else "secure" if run.plan.secure else "fast",
         rounds_charged=charged.rounds if charged is not None else None,
         population=_population(run, account),
+        no_guarantee=run.refused,
         configuration=_configuration(run),
         proof=proof,
+        claim=claim,
         history=history,
         state_dict=run.learner.state_dict(model),
     )
@@ -153,6 +160,8 @@ def clip_of(method: Method, state: State) -> float | None:
             return float(within(str(i), within("pipeline", state))["clip"])
         if isinstance(part, Clip):
             return part.norm
+    if isinstance(method.local, DpSgd) and method.local.clip is not None:
+        return method.local.clip.norm if isinstance(method.local.clip, L2Clip) else method.local.clip.most
     return None
 
 
@@ -199,6 +208,7 @@ def sampling_name(cohort: Cohort) -> str:
         FixedSize: "fixed",
         Bounded: "bounded",
         SecretParticipation: "secret",
+        Rotation: "rotation",
     }
     return names.get(type(cohort), type(cohort).__name__)
 

@@ -11,6 +11,7 @@ from hush.engines.rundir import RunDir
 from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Guarantee
 from hush.privacy.settle import Proof
+from hush.privacy.theorems import Claim
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,19 @@ class Result:
     """Rounds that were paid for: more than `rounds` where an interrupted one was drawn again."""
     population: dict[str, Any] | None = None
     """What all runs on the same clients spent together, where they share a ledger."""
+    no_guarantee: str | None = None
+    """Why a paper's own words, which ran here, have no proof."""
     configuration: dict[str, Any] = field(default_factory=dict, repr=False)
     proof: Proof | None = field(default=None, repr=False)
+    claim: Claim | None = field(default=None, repr=False)
+    """What the paper would print; never ours."""
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
     state_dict: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """The trained weights: the user's own module loads them."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object: the figures alone."""
-        skipped = ("configuration", "proof", "history", "state_dict")
+        skipped = ("configuration", "proof", "claim", "history", "state_dict")
         fields = {key: value for key, value in self.__dict__.items() if key not in skipped}
         return fields | {key: list(getattr(self, key)) for key in ("notes", "caveats", "un_noised")}
 
@@ -93,6 +98,7 @@ class Result:
             **value | {key: tuple(value.get(key, ())) for key in ("notes", "caveats", "un_noised")},
             configuration=certificate["configuration"],
             proof=proof_from_dict(certificate),
+            claim=Claim.from_dict(certificate["claim"]) if certificate.get("claim") else None,
             history=folder.keep_rounds("rounds.jsonl", value["rounds"]),
             state_dict=saved[0] if saved is not None else {},
         )
@@ -101,11 +107,12 @@ class Result:
         """What was proved, in a form to file: the statement and its assumptions, no figure of any client's data."""
         keys = ("method", "data", "model", "clients", "cohort", "sampling", "rounds", "rounds_charged", "noise_multiplier")
         facts = {key: getattr(self, key) for key in (*keys, "claimed_epsilon", "population", "run_id", "hush_version")}
-        facts |= {"caveats": list(self.caveats), "un_noised": list(self.un_noised)}
+        facts |= {"caveats": list(self.caveats), "un_noised": list(self.un_noised), "no_guarantee": self.no_guarantee}
         return (
             facts
             | proof_to_dict(self.proof)
             | {
+                "claim": self.claim.to_dict() if self.claim else None,
                 "configuration": self.configuration,
                 "configuration_sha256": digest(self.configuration),
                 "model_sha256": model_sha256,

@@ -13,7 +13,7 @@ from hush.cohort import Cohort
 from hush.core import Method, Round, Server, State, scope, within
 from hush.errors import DataError, UsageError
 from hush.local.flat import FlatModel
-from hush.privacy.vocabulary import Plan
+from hush.privacy.vocabulary import Enrolled, Plan
 from hush.random import derive
 from hush.secret import Secret
 from hush.tasks.task import Clients, Examples, Task
@@ -39,6 +39,9 @@ class Run:
     run_id: str
     fingerprint: str
     plan: Plan | None
+    refused: str | None
+    """Why a paper's own words, which run here, have no proof."""
+    enrolled: Enrolled
     delta: float | None
     rounds: int
     rounds_planned: int

@@ -14,8 +14,8 @@ from typing import Any, Required, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from hush.cohort import Bounded, Cohort, Poisson
-from hush.core import Method, Public, Round, Server
+from hush.cohort import Bounded, Cohort, Poisson, Rotation
+from hush.core import LocalUpdate, Method, Public, Round, Server, Shard
 from hush.engines import charging
 from hush.engines.diagnostics import Recorder, client_spread, watched
 from hush.engines.evaluate import refuse_broken_metrics
@@ -26,14 +26,17 @@ from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot, pick_device
 from hush.engines.rundir import CHECKPOINT, RunDir
 from hush.errors import Diverged, NoGuarantee, UsageError
+from hush.local.flat import FlatModel
 from hush.names import pick
+from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
 from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
-from hush.privacy.plan import is_private, with_secure_noise
+from hush.privacy.plan import is_private, takes_turns, with_secure_noise
 from hush.privacy.settle import settle_privacy
+from hush.privacy.vocabulary import Plan
 from hush.random import derive, keys_of
 from hush.secret import Secret
-from hush.tasks.task import Task, whole
+from hush.tasks.task import Clients, Task, whole
 from hush.version import __version__
 
 OnRound = Callable[[dict[str, Any]], None]
@@ -75,7 +78,8 @@ def simulate(
 
     Args:
         rounds: how many.
-        cohort: who takes part; a number is the expected size under Poisson sampling (default: a tenth of the clients).
+        cohort: who takes part; a number is the expected size under Poisson sampling, or, for methods that protect records or
+            sum securely, the size of a rotation (default: a tenth of the clients).
         privacy: the most that may be spent. A method whose noise is not set gets it calibrated to spend just that in
             `rounds` rounds; one whose noise is set stops *before* the round that would exceed it.
         delta: for a method run without a budget (default clients^-1.1).
@@ -185,11 +189,12 @@ def set_up(
     _refuse_wrong_kinds(method, task, privacy)
     place = pick_device(device)
     train = task.placed_train(place, dtype)
-    cohort = as_cohort(cohort, train.count)
+    cohort = as_cohort(cohort, train.count, method)
     pick(dict.fromkeys(NOISE_MODES), noise_mode, "noise mode")
     if noise_mode == "secure":
         method = with_secure_noise(method, cohort)
-    method, plan, delta, allowed = settle_privacy(method, cohort, train.count, rounds, privacy, delta, dropout)
+    enrolled = task.enrolled
+    method, plan, delta, allowed, refused = settle_privacy(method, cohort, enrolled, rounds, privacy, delta, dropout)
 
     if isinstance(cohort, Bounded) and cohort.lasts(train.count) < rounds:
         warnings.warn(cohort.too_short(train.count, rounds), stacklevel=2)
@@ -206,20 +211,19 @@ def set_up(
         )
     if plan is not None:
         task.refuse_clients_examples()
-    if ledger is not None and plan is None:
-        raise NoGuarantee(
-            f"{method.name} releases its clients without noise: a ledger has no number for that, and a budget no room.",
-            "Leave the ledger out, or choose a private method.",
-        )
-    if population is not None and ledger is None:
-        raise UsageError("A population is who a ledger keeps account of: give the ledger, too (ledger=..., --ledger FILE).")
+    if refused is not None:
+        method = replace(method, local=_initial_round(method, learner, train, cohort, seed))
+    _refuse_idle_ledger(method, plan, ledger, population)
     print_of_run = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, *arithmetic(place))
     own = secret.of_run(print_of_run) if secret is not None else Secret.for_run(print_of_run)
     mark, secure = own.stream("run id", 0, 8).hex(), plan is not None and plan.secure
     if secure and secret is None:
         own = Secret.fresh()
+    bytes_allowed = parse_bytes(memory) if memory is not None else default_memory(place)
+    if method.local.draws_its_own:  # half for the clients side by side, half for the gradients of their single examples
+        bytes_allowed //= 2
+    learner.memory = bytes_allowed
     if chunk is None:
-        bytes_allowed = parse_bytes(memory) if memory is not None else default_memory(place)
         chunk = chunk_size(learner, method.local, train.x, train.y, bytes_allowed)
     return Run(
         method=method,
@@ -236,6 +240,8 @@ def set_up(
         run_id=f"{mark}-{os.urandom(4).hex()}" if secure else mark,
         fingerprint=print_of_run,
         plan=plan,
+        refused=refused,
+        enrolled=enrolled,
         delta=delta,
         rounds=allowed,
         rounds_planned=rounds,
@@ -252,6 +258,25 @@ def set_up(
     )
 
 
+def _refuse_idle_ledger(method: Method, plan: Plan | None, ledger: object, population: str | None) -> None:
+    """A ledger that would have nothing to write down, or a population without a ledger."""
+    if ledger is not None and plan is None:
+        how = "a proof" if is_private(method) else "noise"
+        raise NoGuarantee(
+            f"{method.name} releases its clients without {how}: a ledger has no number for that, and a budget no room.",
+            "Leave the ledger out, or choose a private method.",
+        )
+    if population is not None and ledger is None:
+        raise UsageError("A population is who a ledger keeps account of: give the ledger, too (ledger=..., --ledger FILE).")
+
+
+def _initial_round(method: Method, learner: FlatModel, train: Clients, cohort: Cohort, seed: int) -> LocalUpdate:
+    """What a paper's initial round finds out about the first clients' data: no proof covers it."""
+    ids = torch.arange(min(train.count, max(1, round(cohort.size))), device=learner.device)
+    data = train.shard(ids)._replace(own=OwnSecrets.simulated(Secret(bytes(32)), ids.tolist()))
+    return method.local.initialised(learner, learner.initial(), data, keys_of(derive(seed, 3), ids))
+
+
 def _refuse_wrong_kinds(method: object, task: object, privacy: object) -> None:
     """What Python would otherwise complain about somewhere deep inside."""
     if not isinstance(method, Method):
@@ -262,10 +287,11 @@ def _refuse_wrong_kinds(method: object, task: object, privacy: object) -> None:
         raise UsageError(f"privacy is a hush.Budget(epsilon=...), not {privacy!r}.")
 
 
-def as_cohort(cohort: Cohort | int | float | None, clients: int) -> Cohort:
-    """A number is an expected size under Poisson sampling; the default is a tenth of the clients."""
+def as_cohort(cohort: Cohort | int | float | None, clients: int, method: Method) -> Cohort:
+    """A number is an expected size under Poisson sampling, or turns of that size; the default is a tenth of the clients."""
     if not isinstance(cohort, Cohort):
-        cohort = Poisson(float(cohort) if cohort is not None else max(1.0, clients / 10))
+        size = float(cohort) if cohort is not None else max(1.0, clients / 10)
+        cohort = Rotation(max(1.0, float(round(size)))) if takes_turns(method) else Poisson(size)
     cohort.check(clients)
     return cohort
 
@@ -332,29 +358,38 @@ def _sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, publ
     """The sum over the cohort, in float64 or in integers, chunk by chunk; clients of like size train together."""
     message = run.method.uplink(run.learner.dim)
     entries, kind = message.entries, torch.int64 if message.integer else torch.float64
-    total = torch.zeros(entries, dtype=kind, device=params.device)
+    total = torch.zeros(message.summed, dtype=kind, device=params.device)
     ids = ids.to(params.device)
     ids = ids[run.train.sizes[ids].argsort(descending=True, stable=True)]
     for number, part in enumerate(torch.split(ids, run.chunk) if len(ids) else ()):
-        keys = keys_of(derive(run.seed, 2, rnd.index), part)
-        encoded, trained = method.contribute(run.learner, params, run.train.shard(part), rnd, keys, public)
+        data, keys = clients_of(run, part, rnd)
+        encoded, trained = method.contribute(run.learner, params, data, rnd, keys, public)
         if encoded.shape != (len(part), entries) or len(trained.updates) != len(part):
             raise UsageError(
                 f"{method.name} returned {tuple(encoded.shape)} values for {len(part)} clients of {entries} entries each: "
                 "a client contributes exactly one row, of the length that wire() counts."
             )
         if number == 0 and len(part) > 1 and run.plan is not None:
-            _refuse_mixed_rows(run.method, encoded[:1], trained.updates[:1], rnd, keys[:1], public)
+            first = None if data.own is None else data.own.pick([0])
+            _refuse_mixed_rows(run.method, encoded[:1], trained.updates[:1], rnd, keys[:1], public, first)
         recorder.trained(trained.updates, trained.losses)
         if message.integer and encoded.is_floating_point():
             raise UsageError(f"The pipeline of {method.name} promises integers and returns {encoded.dtype}.")
-        total += encoded.sum(0, dtype=kind)
+        total += method.pipeline.unpack(encoded, rnd, keys, public).sum(0, dtype=kind)
     return total
 
 
-def _refuse_mixed_rows(method: Method, encoded: Tensor, update: Tensor, rnd: Round, keys: Tensor, public: Public) -> None:
+def clients_of(run: Run, ids: Tensor, rnd: Round) -> tuple[Shard, Tensor]:
+    """What some clients have in a round: their data and own secrets, and their public keys."""
+    own = OwnSecrets.simulated(run.secret, ids.tolist()) if run.method.draws_its_own else None
+    return run.train.shard(ids)._replace(own=own), keys_of(derive(run.seed, 2, rnd.index), ids)
+
+
+def _refuse_mixed_rows(
+    method: Method, encoded: Tensor, update: Tensor, rnd: Round, keys: Tensor, public: Public, own: OwnSecrets | None
+) -> None:
     """Sensitivity is per client: encode the first client alone, and see that its neighbours made no difference."""
-    alone = method.pipeline.encode(update, rnd, keys, public)
+    alone = method.pipeline.send(update, rnd, keys, public, own)
     least = 1e-5 if encoded.is_floating_point() else 1.0  # rounding may fall to either side of an integer
     if not torch.allclose(alone.double(), encoded.double(), rtol=1e-3, atol=least, equal_nan=True):
         raise UsageError(

@@ -28,7 +28,7 @@ IGNORED = -100
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) to one loss per example."""
 
-_DROPOUT_KINDS = {F.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3}
+DROPOUT_KINDS = {F.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3}
 
 
 class Scores(NamedTuple):
@@ -55,6 +55,8 @@ class FlatModel:
         self.module = copy.deepcopy(module).to(device=device, dtype=dtype)
         self.loss, self.ignored = loss, ignored
         self.device, self.dtype = torch.device(device), dtype
+        self.memory = 2**29
+        """Bytes that single examples' gradients may take at once; `simulate` sets it to its own setting."""
         trainable = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         if not trainable:
             raise UsageError("The model has no trainable parameter: set requires_grad on what the clients shall train.")
@@ -92,19 +94,23 @@ class FlatModel:
         values = {name: trained[self._trained_as[name]] if name in self._trained_as else v for name, v in self._came_with.items()}
         return {name: value.detach().clone() for name, value in values.items()}
 
+    def prepare_training(self) -> None:
+        """Dropout draws, and what is frozen stays so."""
+        self.module.train()
+        for norm in self._frozen_norms:
+            norm.eval()
+
     def gradients(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Gradient `[clients, d]` and loss `[clients]` of each client's weighted mean loss over its own batch.
 
         `params[clients, d]`, `x[clients, batch, ...]`, `y[clients, batch, ...]`, `weight[clients, batch]` (zero: a padded row).
         """
-        self.module.train()
-        for norm in self._frozen_norms:
-            norm.eval()
+        self.prepare_training()
         if self.vectorised and len(params) == 1:  # a lone client needs no vmap: half the time for convolutions on a CPU
             gradient, loss = self._one(params[0], x[0], y[0], weight[0], keys[0])
             return gradient[None], loss[None]
         if self.vectorised:
-            with _without_fallback_warnings(self._slow_layers):
+            with without_fallback_warnings(self._slow_layers):
                 gradients, losses = self._all(params, x, y, weight, keys)
             return gradients, losses
         rows = [self._lone_gradient(*row) for row in zip(params, x, y, weight, keys, strict=True)]
@@ -114,7 +120,7 @@ class FlatModel:
         """Try two clients on an example or two: settle whether the module vectorises, and refuse what must not be trained."""
         if len(x) == 0:
             return
-        rows = _two_different(x)
+        rows = two_different(x)
         writes = {n: b._version for n, b in self.module.named_buffers()}
         why = ""
         with warnings.catch_warnings(record=True) as said:
@@ -127,14 +133,14 @@ class FlatModel:
             except UsageError:
                 raise
             except Exception as error:  # vmap refuses in many ways; the plain path decides whether the module is at fault
-                self.vectorised, why = False, _first_line(error)
+                self.vectorised, why = False, first_line(error)
             if not self.vectorised:
                 try:
                     _, losses = self._probe_step(x, y, rows)
                 except UsageError:
                     raise
                 except Exception as error:
-                    raise UsageError(f"The model does not train on one example of the data: {_first_line(error)}") from error
+                    raise UsageError(f"The model does not train on one example of the data: {first_line(error)}") from error
         self._refuse_changed_buffers(writes)
         if bool(torch.isfinite(x[rows]).all()) and not bool(torch.isfinite(losses).all()):
             raise UsageError("The model returns NaN or infinity on finite examples before any training: check it.")
@@ -192,7 +198,7 @@ class FlatModel:
         named = self.named(params)
         losses, correct, counts, kept = [], [], [], []
         for xs, ys in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
-            with _OwnRows(torch.zeros((), dtype=torch.int64, device=self.device)):
+            with OwnRows(torch.zeros((), dtype=torch.int64, device=self.device)):
                 answers = functional_call(self.module, named, (xs,))
             counting = self._counting(ys)
             losses.append(self.per_example(answers, ys))
@@ -233,7 +239,7 @@ class FlatModel:
         return (losses * weight).sum() / weight.sum().clamp_min(1.0)
 
     def _keyed_loss(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Tensor:
-        with _OwnRows(key):
+        with OwnRows(key):
             return self._mean_loss(params, x, y, weight)
 
     def _lone_gradient(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -250,7 +256,7 @@ class FlatModel:
         return gradient, loss.detach()
 
 
-def _two_different(x: Tensor) -> Tensor:
+def two_different(x: Tensor) -> Tensor:
     """The first finite example and the first that differs from it: on two alike, no effect of one on the other would show."""
     flat = x.reshape(len(x), -1)
     finite = torch.isfinite(flat).all(1) if x.is_floating_point() else torch.ones(len(x), dtype=torch.bool, device=x.device)
@@ -260,7 +266,8 @@ def _two_different(x: Tensor) -> Tensor:
     return torch.tensor(rows, device=x.device)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says, for a sentence of ours."""
     return str(error).strip().split("\n")[0][:160]
 
 
@@ -268,7 +275,7 @@ _FALLBACK = "There is a performance drop because we have not yet implemented the
 
 
 @contextmanager
-def _without_fallback_warnings(expected: bool) -> Iterator[None]:
+def without_fallback_warnings(expected: bool) -> Iterator[None]:
     """PyTorch warns at every step of a layer it cannot batch; `probe` has said so once."""
     if not expected:
         yield
@@ -278,7 +285,7 @@ def _without_fallback_warnings(expected: bool) -> Iterator[None]:
         yield
 
 
-class _OwnRows(TorchFunctionMode):
+class OwnRows(TorchFunctionMode):
     """What a client computes depends on that client alone.
 
     Dropout draws its masks from the client's key, the step and the layer: the same alone and in a cohort. An index beyond an
@@ -294,14 +301,15 @@ class _OwnRows(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is F.embedding:
-            return _embedding(*args, **kwargs)
-        if func not in _DROPOUT_KINDS:
+            return guarded_embedding(*args, **kwargs)
+        if func not in DROPOUT_KINDS:
             return func(*args, **kwargs)
         self.calls += 1
-        return _dropout(fold(self.key, self.calls), _DROPOUT_KINDS[func], *args, **kwargs)
+        return _dropout(fold(self.key, self.calls), DROPOUT_KINDS[func], *args, **kwargs)
 
 
-def _embedding(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def guarded_embedding(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """`F.embedding`, NaN where the index is beyond the table."""
     known = (input >= 0) & (input < weight.shape[0])
     rows = F.embedding(torch.where(known, input, 0), weight, *args, **kwargs)
     return torch.where(known[..., None], rows, torch.nan)

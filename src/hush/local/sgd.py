@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -57,7 +57,7 @@ class Sgd(LocalUpdate):
         steps = self.steps_of(data.size.cpu())
         if bool((steps[1:] > steps[:-1]).any()):  # those that are done first come last, so that who still trains is a prefix
             order = steps.argsort(descending=True, stable=True).to(keys.device)
-            own = Shard(data.x, data.y, data.start[order], data.size[order])
+            own = data._replace(start=data.start[order], size=data.size[order], own=None)  # it draws nothing by itself
             trained, back = self(learner, params, own, rnd, keys[order], public), order.argsort()
             return Trained(trained.updates[back], trained.losses[back])
         lr = self.lr * self.decay ** (rnd.index // self.every)
@@ -98,6 +98,10 @@ class Sgd(LocalUpdate):
                 real = place < data.size[:count, None]
                 # a padded row repeats the client's own first example and weighs nothing
                 yield Batch(data.start[:count, None] + torch.where(real, orders.at(place), 0), real)
+
+    def shortened(self, steps: int) -> Sgd:
+        """The same for so many batches only."""
+        return replace(self, epochs=None, steps=steps)
 
     def steps_of(self, sizes: Tensor) -> Tensor:
         """How many batches clients of these sizes train on in a round; one without examples has nothing to say."""

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from hush.core import Method
-from hush.methods.common import Common
+from hush.methods.cpfed import cpfed
+from hush.methods.cpfed_output import cpfed_output
+from hush.methods.cpsgd import cpsgd
+from hush.methods.dp_fed import dp_fed
 from hush.methods.dp_fedavg import dp_fedavg
+from hush.methods.dp_sgd import dp_sgd
 from hush.methods.fed_smp_rand_k import fed_smp_rand_k
 from hush.methods.fed_smp_top_k import fed_smp_top_k
+from hush.methods.fed_spa import fed_spa
 from hush.methods.fedavg import fedavg
 from hush.methods.fedavg_rand_k import fedavg_rand_k
 from hush.methods.fedavg_top_k import fedavg_top_k
@@ -23,6 +28,12 @@ METHODS: dict[str, Callable[..., Method]] = {
     "dp-fedavg": dp_fedavg,
     "fed-smp-rand-k": fed_smp_rand_k,
     "fed-smp-top-k": fed_smp_top_k,
+    "fed-spa": fed_spa,
+    "dp-fed": dp_fed,
+    "cpfed": cpfed,
+    "cpfed-output": cpfed_output,
+    "dp-sgd": dp_sgd,
+    "cpsgd": cpsgd,
 }
 
 
@@ -30,8 +41,14 @@ def settings_of(name: str) -> dict[str, type]:
     """The keys a method takes, with their types."""
     build = pick(METHODS, name, "method")
     hints = get_type_hints(build)
-    own = {key: hints[key] for key, p in inspect.signature(build).parameters.items() if p.kind is not p.VAR_KEYWORD}
-    return own | get_type_hints(Common)
+    own: dict[str, Any] = {}
+    for key, parameter in inspect.signature(build).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            (shared,) = get_args(hints[key])
+            own |= get_type_hints(shared)
+        else:
+            own[key] = hints[key]
+    return own
 
 
 def build(name: str, **settings: Any) -> Method:
@@ -50,9 +67,15 @@ def summary(name: str) -> str:
 __all__ = [
     "METHODS",
     "build",
+    "cpfed",
+    "cpfed_output",
+    "cpsgd",
+    "dp_fed",
     "dp_fedavg",
+    "dp_sgd",
     "fed_smp_rand_k",
     "fed_smp_top_k",
+    "fed_spa",
     "fedavg",
     "fedavg_rand_k",
     "fedavg_top_k",

@@ -43,8 +43,13 @@ def trade_off(plan: Plan, false_positives: np.ndarray, step: float = QUICK_STEP)
 
     TPR <= e^eps FPR + delta(eps), and the same with the two data sets exchanged: 1 - FPR <= e^eps (1 - TPR) + delta(eps).
     """
-    deltas = profile(plan, _EPS, step)[:, None]
-    ratio, rates = np.exp(_EPS)[:, None], np.asarray(false_positives, float)[None, :]
+    return trade_off_of(_EPS, profile(plan, _EPS, step), false_positives)
+
+
+def trade_off_of(eps: np.ndarray, profile: np.ndarray, false_positives: np.ndarray) -> np.ndarray:
+    """The same for any profile, given on a grid of epsilons."""
+    deltas = profile[:, None]
+    ratio, rates = np.exp(eps)[:, None], np.asarray(false_positives, float)[None, :]
     forward = ratio * rates + deltas
     backward = 1.0 - (1.0 - rates - deltas) / ratio
     best = np.minimum(forward.min(0), backward.min(0))

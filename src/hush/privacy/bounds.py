@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from hush.errors import NoGuarantee
 from hush.privacy.guarantee import Relation
 
 
@@ -150,3 +151,30 @@ class Rounded(Bound):
         c, root = self.norm / self.grid, math.sqrt(self.entries)
         conditional = math.sqrt(c * c + self.entries / 4 + math.sqrt(2 * math.log(1 / self.beta)) * (c + root / 2))
         return min(c + root, conditional) * self.grid
+
+
+@dataclass(frozen=True)
+class Quantised(Bound):
+    """A contribution rounded at random to `levels` multiples of `grid`, in `entries` places, by coins of the client's own (cpSGD).
+
+    `reach` and `gap` are those before the rounding, and no sensitivity after it: how far apart it leaves two contributions is a
+    matter of probability, which `hush.privacy.binomial` works out for binomial noise. So any other noise is refused an `l2`.
+    """
+
+    inner: Bound
+    grid: float
+    entries: int
+    levels: int
+
+    @property
+    def lattice(self) -> float | None:
+        return self.grid
+
+    def reach(self) -> float:
+        return self.inner.reach()
+
+    def gap(self) -> float:
+        return self.inner.gap()
+
+    def l2(self, relation: Relation) -> float:
+        raise NoGuarantee("Rounding to levels at random has no L2 bound that always holds.", "Cover it with binomial noise.")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
+from hush.core import Method
+from hush.local.as_written import CpfedAsWritten, FedSpaAsWritten
+from hush.local.dp_sgd import DpSgd
+from hush.local.per_example import CoordinateClip, L2Clip
 from hush.privacy import theorems
 from hush.privacy.theorems import Claim
 from hush.privacy.vocabulary import FixedSampling, Plan, PoissonSampling, SecretParticipation
 
 
-def claimed_by_fed_smp(plan: Plan, delta: float) -> Claim | None:
+def claimed_by_fed_smp(plan: Plan, delta: float, method: Method | None = None) -> Claim | None:
     """Fed-SMP's accounting: Poisson RDP at Opacus' orders, whatever the sampling was."""
     rate, poisson = _rate(plan)
     return None if rate is None else theorems.fed_smp(plan.noise_multiplier, rate, plan.rounds, delta, poisson)
 
 
-def claimed_by_dp_fedavg(plan: Plan, delta: float) -> Claim | None:
+def claimed_by_dp_fedavg(plan: Plan, delta: float, method: Method | None = None) -> Claim | None:
     """DP-FedAvg's moments accountant, which is the same figure on conditions of its own."""
     rate, poisson = _rate(plan)
     if rate is None:
@@ -28,3 +34,45 @@ def _rate(plan: Plan) -> tuple[float | None, bool]:
     if isinstance(sampling, PoissonSampling | SecretParticipation):
         return sampling.rate, True
     return (sampling.rate, False) if isinstance(sampling, FixedSampling) else (None, False)
+
+
+def claimed_by_fed_spa(plan: Plan, delta: float, method: Method) -> Claim | None:
+    """Fed-SPA's Theorem 1, for the G that would give each record the reach that it has here."""
+    local, dim = method.local, plan.parameters
+    if not isinstance(local, DpSgd) or local.clip is None or dim is None or not local.noise:
+        return None
+    ratio = local.entries(dim) / dim
+    coordinate = local.clip.most * math.sqrt(dim) if isinstance(local.clip, CoordinateClip) else None
+    written = isinstance(local, FedSpaAsWritten)
+    bound = local.clip.norm if written and isinstance(local.clip, L2Clip) else local.reach(dim) / math.sqrt(ratio)
+    return theorems.fed_spa(
+        noise=local.std(dim) / local.batch_size,
+        bound=bound,
+        ratio=ratio,
+        batch=local.batch_size,
+        records=max(plan.population, local.batch_size),
+        steps=sum(phase.times for phase in plan.phases),
+        delta=delta,
+        fresh_batches=local.records == "fixed",
+        coordinate_clip=coordinate,
+    )
+
+
+def claimed_by_cpfed(plan: Plan, delta: float, method: Method, secure_sum: bool) -> Claim | None:
+    """CPFed's Theorem 1, for the L that clipping enforces, or that the paper assumes."""
+    local, dim = method.local, plan.parameters
+    if not isinstance(local, DpSgd) or local.clip is None or dim is None or not local.noise or plan.clients is None:
+        return None
+    return theorems.cpfed(
+        noise=local.std(dim) / local.batch_size,
+        lipschitz=local.reach(dim),
+        batch=local.batch_size,
+        steps=local.steps,
+        rounds=plan.rounds,
+        clients=plan.clients,
+        cohort=max(1, round(plan.cohort or 1)),
+        delta=delta,
+        gradient_clip=None if isinstance(local, CpfedAsWritten) else local.reach(dim),
+        secure_sum=secure_sum,
+        cohort_secret=False,
+    )

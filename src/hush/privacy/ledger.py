@@ -109,6 +109,7 @@ class Ledger:
         relation: Relation = Relation.ADD_REMOVE,
         adaptive: bool = False,
         change: bool = False,
+        unit: Unit = Unit.CLIENT,
     ) -> Population:
         """Enrol a population of clients, with the most that all runs on it may spend together.
 
@@ -125,13 +126,15 @@ class Ledger:
         with self._transaction():
             self._catch_up()
             known = self.populations.get(name)
-            if known is not None and (known.size, known.relation) != (size, relation):
-                raise UsageError(f"'{name}' is enrolled with {known.size:,} members under {known.relation}; that cannot change.")
+            if known is not None and (known.size, known.unit, known.relation) != (size, unit, relation):
+                raise UsageError(
+                    f"'{name}' is enrolled with {known.size:,} {known.unit}s under {known.relation}; that cannot change."
+                )
             if known is not None and known.epsilon is not None and not change:
                 raise UsageError(f"'{name}' has a budget of epsilon {known.epsilon:g} already: say --change to change it.")
             if known is not None and known.runs and (known.adaptive or adaptive):
                 raise UsageError(f"An adaptive budget is fixed before the first round is charged, and '{name}' has been charged.")
-            body = {"name": name, "size": size, "unit": str(Unit.CLIENT), "relation": str(relation)}
+            body = {"name": name, "size": size, "unit": str(unit), "relation": str(relation)}
             self._append("population", body | {"epsilon": epsilon, "delta": delta, "adaptive": adaptive})
         self._remember()
         return self.populations[name]
@@ -324,7 +327,8 @@ def as_released(plan: Plan) -> Phase:
     releases = []
     for release in phase.releases:
         shares = plan.shares(release)
-        noise = replace(release.noise, std=release.noise.std * math.sqrt(shares), drawn=Drawn.SERVER)
+        drawn = Drawn.MESSAGE if plan.unit is Unit.RECORD else Drawn.SERVER
+        noise = replace(release.noise, std=release.noise.std * math.sqrt(shares), drawn=drawn)
         releases.append(replace(release, noise=noise))
     return replace(phase, releases=tuple(releases), rounds=1)
 

@@ -9,17 +9,18 @@ from hush import cohort as cohorts
 from hush.cohort import Cohort
 from hush.core import Bound, Chain, Method, Transform, Wire
 from hush.errors import NoGuarantee
+from hush.local.dp_sgd import DpSgd
 from hush.privacy import vocabulary as say
 from hush.privacy.bounds import Bit, L2Ball
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.vocabulary import Drawn, Phase, Plan, Release, Sampling
+from hush.privacy.record_plan import FAST, has_own_noise, record_plan, refuse_unproved
+from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
 from hush.transforms.discretize import Discretize
 from hush.transforms.noise import ExactNoise, Gaussian, Noise
 
 TRUSTED = "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds"
 HIDDEN = "nobody else learns who took part in a round, and the rate or size of cohorts was fixed beforehand"
 PUBLIC_EXAMPLES = "the public examples, from which the mask is made, belong to nobody that this statement speaks of"
-FAST = "nobody exploits the rounding of floating-point noise (fast noise: fit for research, not for adversaries)"
 EXACT = (
     "AES-256 is a good cipher (each draw of the noise is exact to 2^-100, which adds less than 1e-12 to delta for a billion draws "
     "up to epsilon 20; each client's norm was checked in integers)"
@@ -38,7 +39,7 @@ _PROBE = Wire(1000)
 def plan_of(
     method: Method,
     cohort: Cohort | float,
-    clients: int,
+    clients: int | Enrolled,
     rounds: int,
     relation: Relation | None = None,
     view: View = View.RELEASED,
@@ -46,17 +47,35 @@ def plan_of(
 ) -> Plan:
     """The plan of `method` over `cohort`, read from its own parts, or `NoGuarantee` with the reason and the fix.
 
-    A number is an expected cohort under Poisson sampling. `relation=None` is add-remove, or zero-out where those who take part are
-    public.
+    A number is an expected cohort under Poisson sampling. `relation=None` is add-remove, zero-out where those who take part are
+    public, and replace-one for records. A method that protects records needs more than the number of clients: `Enrolled`.
     """
     if not isinstance(cohort, Cohort):
         cohort = cohorts.Poisson(float(cohort))
+    enrolled = clients if isinstance(clients, Enrolled) else Enrolled(clients)
+    if has_own_noise(method):
+        _refuse_overridden(method)
+        refuse_unproved(method)
+        cohort.check(enrolled.clients)
+        return record_plan(method, cohort, enrolled, rounds, relation)
+    clients = enrolled.clients
     noise, bound = find_noise(method)
+    if noise.shares:
+        view = View.SECAGG
     secret = type(cohort) is cohorts.SecretParticipation
-    sampling = _sampling(cohort, clients)
+    sampling = _sampling(cohort, clients, rounds)
     if relation is None:
-        relation = Relation.ZERO_OUT if secret or view is not View.RELEASED else Relation.ADD_REMOVE
+        seen = secret or view is not View.RELEASED or type(cohort) is cohorts.Rotation
+        relation = Relation.ZERO_OUT if seen else Relation.ADD_REMOVE
+    if relation is Relation.ADD_REMOVE and type(cohort) is cohorts.Rotation:
+        raise NoGuarantee(
+            "Under a rotation one more client changes everybody's turn, so adding or removing one cannot be hidden.",
+            "Ask for zero-out or replace-one: what a client's data said stays secret.",
+        )
     survivors = _survivors(clients, dropout) if secret else None
+    if noise.shares and not secret:  # who takes part is visible: nothing is amplified, every round that a client can join counts
+        survivors = _survivors(_fewest(cohort, clients), dropout)
+        sampling = say.BoundedParticipation(cohort.most_participations(rounds, clients))
     masked = any(part.wire(_PROBE).entries < _PROBE.entries for part in method.pipeline.parts)
     told = _noise(noise, say.On.MASK if masked else say.On.EVERY, survivors)
     plan = Plan(
@@ -68,7 +87,19 @@ def plan_of(
         honest_min=survivors,
         side_data=say.SideData.PUBLIC if method.pipeline.needs_public else say.SideData.NONE,
     )
-    return replace(plan, assumptions=_assumptions(plan, secret))
+    return replace(plan, assumptions=_assumptions(plan))
+
+
+def _fewest(cohort: Cohort, clients: int) -> int:
+    """The smallest cohort: as many shares of the noise a sum holds at least."""
+    if type(cohort) is cohorts.FixedSize:
+        return int(cohort.size)
+    if type(cohort) is cohorts.Rotation:
+        return clients // cohort.period(clients)
+    raise NoGuarantee(
+        f"{type(cohort).__name__} cohorts have any size, so nothing says how many shares of the noise a sum holds.",
+        "Use cohorts of a known size, FixedSize or Rotation, or secret participation.",
+    )
 
 
 def _survivors(clients: int, dropout: float) -> int:
@@ -78,14 +109,17 @@ def _survivors(clients: int, dropout: float) -> int:
 
 def server_plan(plan: Plan) -> Plan:
     """The same run as the server sees it: the sums, under a secure sum. `account` refuses it where nothing is proved."""
+    if plan.view is not View.RELEASED:  # the server is whom it speaks of
+        return plan
     seen = replace(plan, view=View.SECAGG, relation=Relation.ZERO_OUT if plan.relation is Relation.ADD_REMOVE else plan.relation)
+    return replace(seen, assumptions=_assumptions(seen))
+
+
+def _assumptions(plan: Plan) -> tuple[str, ...]:
     secret = any(isinstance(phase.sampling, say.SecretParticipation) for phase in plan.phases)
-    return replace(seen, assumptions=_assumptions(seen, secret))
-
-
-def _assumptions(plan: Plan, secret: bool) -> tuple[str, ...]:
-    told = [OWN_COINS, SHARES] if secret else [TRUSTED]
-    if secret and plan.view is not View.RELEASED:
+    shared = any(release.noise.drawn is Drawn.SHARES for phase in plan.phases for release in phase.releases)
+    told = [OWN_COINS, SHARES] if secret else [SHARES] if shared else [TRUSTED]
+    if shared and plan.view is not View.RELEASED:
         told.append(SECURE_SUM)
     if not secret and any(phase.sampling.amplifies for phase in plan.phases):
         told.append(HIDDEN)
@@ -94,7 +128,7 @@ def _assumptions(plan: Plan, secret: bool) -> tuple[str, ...]:
     return (*told, EXACT if plan.secure else FAST)
 
 
-def _sampling(cohort: Cohort, clients: int) -> Sampling:
+def _sampling(cohort: Cohort, clients: int, rounds: int) -> Sampling:
     """What a cohort's kind and numbers say; a subclass may draw otherwise, so it says nothing."""
     cohort.check(clients)
     rate = cohort.size / clients
@@ -106,6 +140,8 @@ def _sampling(cohort: Cohort, clients: int) -> Sampling:
         return say.BoundedParticipation(cohort.participations)
     if type(cohort) is cohorts.SecretParticipation:
         return say.SecretParticipation(rate, clients)
+    if type(cohort) is cohorts.Rotation:
+        return say.BoundedParticipation(cohort.most_participations(rounds, clients))
     raise NoGuarantee(f"{type(cohort).__name__} has no proved accounting.", "Sample with Poisson, FixedSize or Bounded.")
 
 
@@ -137,13 +173,17 @@ def _releases(bound: Bound, noise: say.Noise) -> tuple[Release, ...]:
     return (Release(L2Ball(ball, adaptive=True, grid=grid), noise), Release(Bit(bound.bit, grid=grid), noise))
 
 
-def find_noise(method: Method) -> tuple[Noise, Bound]:
-    """The one noise of a pipeline and the bound of what it covers."""
+def _refuse_overridden(method: Method) -> None:
     for name in ("contribute", "finish"):
         if getattr(type(method), name) is not getattr(Method, name):
             raise NoGuarantee(
                 f"{type(method).__name__} overrides {name}, so its parts no longer say what runs.", "Use Method itself."
             )
+
+
+def find_noise(method: Method) -> tuple[Noise, Bound]:
+    """The one noise of a pipeline and the bound of what it covers."""
+    _refuse_overridden(method)
     parts = method.pipeline.parts
     noises = [i for i, part in enumerate(parts) if isinstance(part, Noise)]
     if not noises:
@@ -172,25 +212,40 @@ def find_noise(method: Method) -> tuple[Noise, Bound]:
 
 
 def is_private(method: Method) -> bool:
-    """Whether the method's pipeline draws noise at all."""
-    return any(isinstance(part, Noise) for part in method.pipeline.parts)
+    """Whether the method draws noise at all."""
+    return has_own_noise(method) or any(isinstance(part, Noise) for part in method.pipeline.parts)
+
+
+def takes_turns(method: Method) -> bool:
+    """Whether the sampling of clients amplifies nothing, so that nobody should come more often than others: `Rotation` is best."""
+    return has_own_noise(method) or any(isinstance(part, Noise) and part.shares for part in method.pipeline.parts)
 
 
 def needs_noise(method: Method) -> bool:
     """Whether the noise still has to be filled in from a budget."""
+    if isinstance(method.local, DpSgd) and method.local.noise is None:
+        return True
     return any(isinstance(part, Noise) and part.multiplier is None for part in method.pipeline.parts)
 
 
 def with_noise(method: Method, multiplier: float) -> Method:
     """The same method with its noise set."""
+    if has_own_noise(method) and isinstance(method.local, DpSgd):
+        return replace(method, local=replace(method.local, noise=multiplier))
     parts = (replace(p, multiplier=multiplier) if isinstance(p, Noise) else p for p in method.pipeline.parts)
     return method.with_pipeline(*parts)
 
 
 def with_secure_noise(method: Method, cohort: Cohort) -> Method:
     """The same method on integers, under exact noise from a cryptographic stream; Skellam where it comes in shares."""
-    kind = "skellam" if isinstance(cohort, cohorts.SecretParticipation) else "gaussian"
+    if isinstance(method.local, DpSgd) and has_own_noise(method) and method.local.noise != 0:
+        raise NoGuarantee(
+            f"{method.name} draws noise inside local training, in floating point so far: it has no secure noise mode.",
+            "Use --noise-mode fast, whose statement says what it assumes, or a method with noise on the sum.",
+        )
+    shared = any(isinstance(part, Noise) and part.shares for part in method.pipeline.parts)
+    kind = "skellam" if isinstance(cohort, cohorts.SecretParticipation) or shared else "gaussian"
     parts: list[Transform] = []
     for part in method.pipeline.parts:
-        parts += [Discretize(), ExactNoise(part.multiplier, kind=kind)] if type(part) is Gaussian else [part]
+        parts += [Discretize(), ExactNoise(part.multiplier, shares=part.shares, kind=kind)] if type(part) is Gaussian else [part]
     return method.with_pipeline(*parts)

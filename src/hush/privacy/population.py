@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from hush.privacy import renyi
 from hush.privacy.accountant import spent
-from hush.privacy.guarantee import Relation, Unit
-from hush.privacy.vocabulary import BoundedParticipation, Phase, Plan
+from hush.privacy.guarantee import Relation, Unit, View
+from hush.privacy.vocabulary import Phase, Plan
 
 
 @dataclass
@@ -30,10 +30,7 @@ class Spending:
         A round charged twice was drawn twice, and a client may have been in both.
         """
         phase = replace(self.phase, rounds=self.charges + more + again)
-        if isinstance(phase.sampling, BoundedParticipation):
-            repeats = self.charges - len(self.rounds) + again
-            phase = replace(phase, sampling=replace(phase.sampling, repeats=repeats))
-        return phase
+        return phase.again(self.charges - len(self.rounds) + again)
 
 
 @dataclass
@@ -53,7 +50,11 @@ class Population:
         """Everything released so far about this population, and rounds of one run that are to come."""
         phases = [s.as_phase(more, again) if name == run else s.as_phase() for name, s in self.runs.items()]
         phases = [phase for phase in phases if phase.rounds > 0]
-        return Plan(tuple(phases), self.size, self.unit, self.relation) if phases else None
+        if not phases:
+            return None
+        if self.unit is Unit.RECORD:  # those are covered by their own client, in every message
+            return Plan(tuple(phases), self.size, self.unit, self.relation, View.MESSAGES, sampled=Unit.RECORD)
+        return Plan(tuple(phases), self.size, self.unit, self.relation)
 
     def spent(self, delta: float, run: str | None = None, more: int = 0, again: int = 0) -> float:
         """Epsilon of everything, by its exact composition."""

@@ -59,14 +59,14 @@ def delta(orders: tuple[int, ...], values: list[float], eps: float) -> float:
 def _phase(plan: Plan, phase: Phase, order: int) -> float:
     sampling = phase.sampling
     if isinstance(sampling, Everyone):
-        return phase.rounds * _joint(plan, phase, plan.relation)(order)
+        return phase.times * _joint(plan, phase, plan.relation)(order)
     if isinstance(sampling, BoundedParticipation):
         return times(sampling, phase.rounds) * _joint(plan, phase, plan.relation)(order)
     if isinstance(sampling, FixedSampling) and plan.relation is Relation.ADD_REMOVE:
         # adding a unit displaces another, which changes the sum as replacing would
-        return phase.rounds * sampled(_joint(plan, phase, Relation.REPLACE_ONE), sampling.rate, order)
+        return phase.times * sampled(_joint(plan, phase, Relation.REPLACE_ONE), sampling.rate, order)
     if isinstance(sampling, PoissonSampling | SecretParticipation) and plan.relation is not Relation.REPLACE_ONE:
-        return phase.rounds * sampled(_joint(plan, phase, plan.relation), sampling.rate, order)
+        return phase.times * sampled(_joint(plan, phase, plan.relation), sampling.rate, order)
     raise NoGuarantee(
         f"Renyi accounting of {type(sampling).__name__} under {plan.relation} is not proved here.",
         "Ask for zero-out or add-remove, or use Gaussian noise.",

@@ -8,37 +8,55 @@ from typing import NamedTuple
 from hush.cohort import Cohort
 from hush.core import Method
 from hush.errors import NoGuarantee, UsageError
+from hush.local.as_written import AsWritten
 from hush.privacy.accountant import account, calibrate, rounds_within, spent
 from hush.privacy.guarantee import Budget, Guarantee, check_delta, default_delta
 from hush.privacy.plan import is_private, needs_noise, plan_of, server_plan, with_noise
+from hush.privacy.record_plan import is_record_level, record_plan
 from hush.privacy.theorems import Claim
-from hush.privacy.vocabulary import BoundedParticipation, Plan, Sampling
+from hush.privacy.vocabulary import Enrolled, Plan
 
 
 class Settled(NamedTuple):
-    """The method with its noise set, its plan, the delta, and how many rounds the budget allows."""
+    """The method with its noise set, its plan, the delta, and how many rounds the budget allows; or why nothing is proved."""
 
     method: Method
     plan: Plan | None
     delta: float | None
     rounds: int
+    refused: str | None = None
+    """Of a paper's own words, which run without a proof: the reason."""
 
 
 def settle_privacy(
-    method: Method, cohort: Cohort, clients: int, rounds: int, budget: Budget | None, delta: float | None, dropout: float = 0.0
+    method: Method,
+    cohort: Cohort,
+    clients: int | Enrolled,
+    rounds: int,
+    budget: Budget | None,
+    delta: float | None,
+    dropout: float = 0.0,
 ) -> Settled:
     """Find the noise for a budget, or the rounds that a budget allows; refuse now what cannot be accounted."""
+    enrolled = clients if isinstance(clients, Enrolled) else Enrolled(clients)
 
     def planned(method: Method) -> Plan:
-        return plan_of(method, cohort, clients, rounds, dropout=dropout)
+        return plan_of(method, cohort, enrolled, rounds, dropout=dropout)
 
     if not is_private(method):
         if budget is not None:
             planned(method)  # raises, with the reason and the fix
         return Settled(method, None, None, rounds)
     given = [d for d in (budget.delta if budget is not None else None, delta) if d is not None]
-    chosen = given[0] if given else default_delta(clients)
+    units = enrolled.total if is_record_level(method) and enrolled.total is not None else enrolled.clients
+    chosen = given[0] if given else default_delta(units)
     check_delta(chosen)
+    if isinstance(method.local, AsWritten):
+        if budget is not None:
+            raise NoGuarantee(f"{method.local.no_proof} So it has no epsilon to keep to.", f"{method.local.fix} Or give --noise.")
+        if method.local.noise is None:
+            raise UsageError(f"{method.name} as written needs noise=...: no budget can find it.")
+        return Settled(method, None, chosen, rounds, method.local.no_proof)
     if needs_noise(method):
         if budget is None:
             raise UsageError(f"{method.name} needs noise=... or a budget, privacy=hush.Budget(epsilon=...).")
@@ -61,11 +79,7 @@ def as_charged(plan: Plan, rounds: int, charges: int) -> Plan:
     """The plan of a run that made `rounds` rounds and was charged for `charges`: a round drawn again is one more release."""
     charged = plan.first(max(charges, rounds))
     repeats = max(charges - rounds, 0)
-
-    def repeated(sampling: Sampling) -> Sampling:
-        return replace(sampling, repeats=repeats) if isinstance(sampling, BoundedParticipation) else sampling
-
-    return replace(charged, phases=tuple(replace(p, sampling=repeated(p.sampling)) for p in charged.phases))
+    return replace(charged, phases=tuple(phase.again(repeats) for phase in charged.phases))
 
 
 @dataclass(frozen=True)
@@ -88,4 +102,11 @@ def certify(plan: Plan | None, delta: float | None, method: Method) -> Proof | N
         server = account(server_plan(plan), delta)
     except NoGuarantee as refusal:
         reason = str(refusal)
-    return Proof(plan, account(plan, delta), server, reason, method.claim(plan, delta) if method.claim else None)
+    return Proof(plan, account(plan, delta), server, reason, method.claim(plan, delta, method) if method.claim else None)
+
+
+def claim_without_proof(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int, delta: float | None) -> Claim | None:
+    """What a paper would print for its own words, as they ran."""
+    if method.claim is None or delta is None or rounds < 1:
+        return None
+    return method.claim(record_plan(method, cohort, enrolled, rounds, None), delta, method)

@@ -210,6 +210,19 @@ class MinSeparation(Sampling):
 # -- the whole -------------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Enrolled:
+    """Whom a plan speaks of."""
+
+    clients: int
+    records: int | None = None
+    """Of the client that holds the fewest: the larger a client, the better a secret batch hides a record."""
+    total: int | None = None
+    """Records of all clients together."""
+    dim: int | None = None
+    """Parameters of the model."""
+
+
 class Divisor(StrEnum):
     """What the noisy sum is divided by: a constant, or the cohort that came, which may reveal it."""
 
@@ -236,6 +249,33 @@ class Phase:
     releases: tuple[Release, ...]
     sampling: Sampling
     rounds: int
+    steps: int = 1
+    """Releases of one round: the local steps, where each draws its own batch of records and its own noise."""
+    participations: int | None = None
+    """The most rounds that one unit's client joins, enforced; `None`: all of them."""
+    repeats: int = 0
+    """Rounds drawn again after an interruption: a client may have been in both."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "participations"):
+            value = getattr(self, name)
+            if value is not None and (not math.isfinite(value) or value < 1 or value != int(value)):
+                raise UsageError(f"{name} must be a whole number of at least 1, not {value:g}.")
+
+    @property
+    def times(self) -> int:
+        """How many releases one unit can be in."""
+        if self.participations is None:
+            return self.rounds * self.steps
+        distinct = max(self.rounds - self.repeats, 1)
+        return min(self.rounds, min(self.participations, distinct) + self.repeats) * self.steps
+
+    def again(self, repeats: int) -> Phase:
+        """The same, where so many of its rounds are others drawn again."""
+        sampling = self.sampling
+        if isinstance(sampling, BoundedParticipation):
+            sampling = replace(sampling, repeats=repeats)
+        return replace(self, sampling=sampling, repeats=repeats)
 
 
 class SideData(StrEnum):
@@ -263,6 +303,12 @@ class Plan:
     noise_per_local_step: bool = False
     side_data: SideData = SideData.NONE
     assumptions: tuple[str, ...] = ()
+    clients: int | None = None
+    """Who holds the units, where those are records."""
+    cohort: float | None = None
+    """How many of them take part in a round."""
+    parameters: int | None = None
+    """Of the model, where the bound depends on them."""
 
     def __post_init__(self) -> None:
         _coerce(self, unit=Unit, relation=Relation, view=View, sampled=Unit, side_data=SideData)

@@ -14,6 +14,7 @@ from hush.privacy.bounds import (
     LinearImage,
     LInfBox,
     OneVote,
+    Quantised,
     RecordMean,
     Rounded,
     Weighted,
@@ -61,7 +62,7 @@ def _plain(value: Any) -> Any:
 _KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(L2Ball, LInfBox, LinearImage, OneVote, Bit, RecordMean, Weighted, Rounded),
+        *(L2Ball, LInfBox, LinearImage, OneVote, Bit, RecordMean, Weighted, Rounded, Quantised),
         *(GaussianNoise, DiscreteGaussianNoise, SkellamNoise, LaplaceNoise, BinomialNoise),
         *(Everyone, PoissonSampling, FixedSampling, BoundedParticipation, SecretParticipation, MinSeparation),
         *(Release, Phase, Plan),

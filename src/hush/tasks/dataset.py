@@ -58,6 +58,8 @@ class DataSet:
     """What its users should know: a licence's terms, what the images are."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Local training that works on this data set; `hush.methods` has its own defaults for everything else."""
+    record_settings: Mapping[str, Any] = field(default_factory=dict)
+    """The same for methods that put noise on every local step."""
 
     @property
     def files(self) -> tuple[File, ...]:

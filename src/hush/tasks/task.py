@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from hush.errors import UsageError
 from hush.local.flat import IGNORED, FlatModel, Loss
+from hush.privacy.vocabulary import Enrolled
 from hush.random import row_marks
 from hush.tasks.clients import Clients, Examples, Part, whole
 from hush.tasks.metrics import Metric, Metrics, named, usual
@@ -92,6 +93,14 @@ class Task:
     def train(self) -> Clients:
         assert isinstance(self.clients, Clients)
         return self.clients
+
+    @property
+    def enrolled(self) -> Enrolled:
+        """Whom a statement about this task speaks of: its clients, and the records of the one that holds the fewest."""
+        sizes = self.train.sizes
+        fewest = int(sizes[sizes > 0].min()) if bool((sizes > 0).any()) else None
+        dim = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        return Enrolled(self.train.count, fewest, int(sizes.sum()) or None, dim)
 
     def measures(self) -> dict[str, Metric]:
         """What is reported besides loss and accuracy: the user's metrics, or the usual ones for such targets."""

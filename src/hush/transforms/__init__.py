@@ -4,6 +4,20 @@ from hush.transforms.adaptive import AdaptiveClip
 from hush.transforms.clip import Clip
 from hush.transforms.discretize import Discretize
 from hush.transforms.noise import ExactNoise, Gaussian, Noise
+from hush.transforms.quantize import BinomialMechanism, Quantize
+from hush.transforms.rotate import Rotate
 from hush.transforms.sparsify import RandK, TopK
 
-__all__ = ["AdaptiveClip", "Clip", "Discretize", "ExactNoise", "Gaussian", "Noise", "RandK", "TopK"]
+__all__ = [
+    "AdaptiveClip",
+    "BinomialMechanism",
+    "Clip",
+    "Discretize",
+    "ExactNoise",
+    "Gaussian",
+    "Noise",
+    "Quantize",
+    "RandK",
+    "Rotate",
+    "TopK",
+]

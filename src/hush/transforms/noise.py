@@ -27,6 +27,9 @@ class Noise(Transform):
 
     multiplier: float | None = None
     sensitivity: float | None = None
+    shares: bool = False
+    """Every client adds its share before a secure sum, so that it covers clients from the server, too; a simulation, whose sum is
+    plain, draws what the shares add up to."""
 
     def __post_init__(self) -> None:
         if self.multiplier is not None and not (0 < self.multiplier < math.inf):

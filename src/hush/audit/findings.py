@@ -1,0 +1,106 @@
+"""What an audit found: structural checks and attacks, beside what is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hush.audit.statistics import proved_roc, roc
+from hush.audit.structural import Check
+
+DELTA = 1e-5
+"""At which the staged attacks report epsilon."""
+_RATES = np.concatenate([np.linspace(0.0, 0.05, 51), np.linspace(0.06, 1.0, 95)])
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One staged attack: so many rounds, with so large a share of the clients, against so many victims."""
+
+    rounds: int
+    rate: float
+    victims: int
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What an attack found, beside what is claimed."""
+
+    name: str
+    victims: int
+    epsilon_found: float
+    epsilon_claimed: float
+    delta: float
+    passed: bool
+    detail: str
+    found: np.ndarray = field(repr=False)
+    proved: np.ndarray = field(repr=False)
+    claimed: np.ndarray = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        values = asdict(self)
+        names = ("found", "proved", "claimed")
+        curves = {"false_positives": _RATES.tolist()} | {name: getattr(self, name).tolist() for name in names}
+        return {key: value for key, value in values.items() if key not in names} | {"trade_off": curves}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Everything that was tried on a method."""
+
+    method: str
+    cohort: str
+    noise_multiplier: float
+    checks: tuple[Check, ...]
+    attacks: tuple[Attack, ...]
+    claimed: bool = False
+    """Whether a paper's own claim was put to the test, for which nothing is proved."""
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed for check in self.checks) and all(attack.passed for attack in self.attacks)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "cohort": self.cohort,
+            "noise_multiplier": self.noise_multiplier,
+            "claimed_by_paper": self.claimed,
+            "passed": self.passed,
+            "checks": [check._asdict() for check in self.checks],
+            "attacks": [attack.to_dict() for attack in self.attacks],
+        }
+
+
+def rates() -> np.ndarray:
+    """The false-positive rates of an attack's curves."""
+    return _RATES
+
+
+def found(
+    name: str,
+    claimed: float,
+    curve: Callable[[np.ndarray], np.ndarray],
+    delta: float,
+    present: np.ndarray,
+    absent: np.ndarray,
+    epsilon: float,
+    passed: bool,
+    told: str,
+) -> Attack:
+    """An attack's scores as figures and curves; `curve` gives the highest true-positive rates that the claim allows."""
+    return Attack(
+        name=name,
+        victims=min(len(present), len(absent)),
+        epsilon_found=epsilon,
+        epsilon_claimed=claimed,
+        delta=delta,
+        passed=passed,
+        detail=told,
+        found=roc(present, absent, _RATES),
+        proved=proved_roc(present, absent, _RATES),
+        claimed=curve(_RATES),
+    )

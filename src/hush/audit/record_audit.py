@@ -1,0 +1,181 @@
+"""The audit of a method that protects records: structural checks, its whole claimed profile, one training with canary records.
+
+A paper's own words are held against the paper's own claim: the audit then shows where the claim fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from hush.audit.canary_records import CANARY_DELTA, watch_records
+from hush.audit.findings import DELTA, Attack, Audit, Scene, found
+from hush.audit.record_checks import record_checks
+from hush.audit.records import RecordStage, along, everywhere
+from hush.audit.statistics import EPS, against_profile, one_run_epsilon
+from hush.audit.training import guess
+from hush.cohort import Cohort, FixedSize, Rotation
+from hush.core import Method
+from hush.local.as_written import AsWritten, CpfedAsWritten
+from hush.local.dp_sgd import DpSgd
+from hush.local.per_example import L2Clip
+from hush.privacy.accountant import account, profile
+from hush.privacy.attack import trade_off, trade_off_of
+from hush.privacy.plan import plan_of
+from hush.privacy.record_plan import record_plan
+from hush.privacy.vocabulary import Enrolled, Plan
+from hush.secret import Secret
+from hush.tasks.task import Task
+
+RECORD_SCENES = (Scene(1, 1.0, 10_000), Scene(4, 0.3, 5_000))
+"""The first is sharpest on noise and clip, the second sees which records a step reads."""
+_CLIENTS, _DIM = 1000, 40
+
+
+def audit_records(
+    method: Method, cohort: Cohort, task: Task | None, rounds: int, scenes: tuple[Scene, ...], tell: Callable[[str], None]
+) -> Audit:
+    """Attack the code that trains; `cohort` is the kind whose participations are counted."""
+    local = method.local
+    assert isinstance(local, DpSgd)
+    if isinstance(local, AsWritten):
+        tell("attack on the paper's claim")
+        return Audit(method.name, type(cohort).__name__, local.noise or 0.0, (), (_against_claim(method, local),), claimed=True)
+    tell("structural checks")
+    checks = record_checks(method, cohort)
+    attacks = []
+    for scene in scenes:
+        tell(f"attack on {scene.rounds} rounds, a record in {scene.rate:g} of the batches")
+        attacks.append(_attack(method, local, scene))
+    if task is not None:
+        tell("training with canary records")
+        attacks.append(_training(method, cohort, task, rounds))
+    plan = plan_of(method, Rotation(1), Enrolled(1, local.batch_size, dim=_DIM), 1)
+    return Audit(method.name, type(cohort).__name__, plan.noise_multiplier, tuple(checks), tuple(attacks))
+
+
+def _attack(method: Method, local: DpSgd, scene: Scene) -> Attack:
+    """Victims whose record points one way or the other, by the auditor's coin; each client's messages are watched."""
+    size = max(local.batch_size, round(local.batch_size / scene.rate))
+    staged = replace(method, local=replace(local, steps=1))
+    stage = RecordStage(staged, _CLIENTS, size, _DIM, secret=Secret.fresh())
+    enrolled = Enrolled(_CLIENTS, size, dim=_DIM)
+    plan = plan_of(stage.run.method, stage.run.cohort, enrolled, scene.rounds)
+    one: list[np.ndarray] = []
+    other: list[np.ndarray] = []
+    index = 0
+    while min(sum(map(len, one)), sum(map(len, other))) < scene.victims:
+        signs = torch.rand(_CLIENTS) < 0.5
+        stage.plant(everywhere(_CLIENTS, _DIM, signs.double() * 2 - 1, 1e3 * stage.local.reach(_DIM)))
+        scores = torch.zeros(_CLIENTS, dtype=torch.float64)
+        for _ in range(scene.rounds):
+            scores += along(stage.play(index))
+            index += 1
+        one.append(scores[signs].numpy())
+        other.append(scores[~signs].numpy())
+    there, away = np.concatenate(one), np.concatenate(other)
+    finding = against_profile(there, away, profile(plan, EPS), DELTA)
+    told = f"margin {finding.margin:+.3f}; above 0 falsifies the claim"
+    name = f"{scene.rounds} rounds, a record in {scene.rate:g} of the batches"
+    claimed = account(plan, DELTA).epsilon
+    return found(name, claimed, lambda r: trade_off(plan, r), DELTA, there, away, finding.epsilon, finding.margin <= 0, told)
+
+
+def _training(method: Method, cohort: Cohort, task: Task, rounds: int) -> Attack:
+    """Guesses about canary records in one real training."""
+    seen = watch_records(method, cohort, task, rounds)
+    guesses, right = guess(seen.members, seen.scores)
+    lower = one_run_epsilon(len(seen.members), guesses, right, CANARY_DELTA)
+    claimed = account(seen.plan, CANARY_DELTA).epsilon
+    told = f"{right} of {guesses} guesses about {len(seen.members)} canary records right, in one training of {rounds} rounds"
+    return found(
+        "one training",
+        claimed,
+        lambda r: trade_off(seen.plan, r),
+        CANARY_DELTA,
+        seen.scores[seen.members],
+        seen.scores[~seen.members],
+        lower,
+        lower <= claimed,
+        told,
+    )
+
+
+def _against_claim(method: Method, local: AsWritten) -> Attack:
+    """The paper's own words against the paper's own figure, on data that keep to what it assumes or says it enforces."""
+    if isinstance(local, CpfedAsWritten):
+        method, there, away, plan, name = _sum_of_a_sampled_cohort(method, local)
+    else:
+        method, there, away, plan, name = _one_coordinate(method, local)
+    deltas = _claimed_profile(method, plan)
+    finding = against_profile(there, away, deltas, DELTA)
+    assert method.claim is not None
+    claim = method.claim(plan, DELTA, method)
+    claimed = claim.epsilon if claim is not None and claim.epsilon is not None else math.inf
+    told = f"margin {finding.margin:+.3f}; above 0 falsifies the paper's claim"
+    return found(
+        name, claimed, lambda r: trade_off_of(EPS, deltas, r), DELTA, there, away, finding.epsilon, finding.margin <= 0, told
+    )
+
+
+Staged = tuple[Method, np.ndarray, np.ndarray, Plan, str]
+"""What was staged, the scores of both arms, the plan that the paper's words give, and the name of it."""
+
+
+def _one_coordinate(method: Method, local: AsWritten) -> Staged:
+    """Fed-SPA: a gradient within its L2 clip, all of it on one coordinate that is sent: masks are public, so data may fit them."""
+    clip = local.clip if isinstance(local.clip, L2Clip) else L2Clip(1.0)
+    staged = replace(method, local=replace(local, clip=clip, steps=1))
+    dim = max(_DIM, math.ceil(2 / local.mask.ratio) if local.mask else 1)
+    one: list[np.ndarray] = []
+    other: list[np.ndarray] = []
+    enrolled = Enrolled(_CLIENTS, local.batch_size, dim=dim)
+    for _ in range(20):
+        stage = RecordStage(staged, _CLIENTS, local.batch_size, dim, secret=Secret.fresh())
+        place = stage.masks(0).double().argmax(1)
+        signs = torch.rand(_CLIENTS) < 0.5
+        records = torch.zeros(_CLIENTS, dim, dtype=torch.float64)
+        records[torch.arange(_CLIENTS), place] = (signs.double() * 2 - 1) * clip.norm
+        stage.plant(records)
+        scores = stage.play(0).values[torch.arange(_CLIENTS), place]
+        one.append(scores[signs].numpy())
+        other.append(scores[~signs].numpy())
+    plan = record_plan(staged, Rotation(_CLIENTS), enrolled, 1, None)
+    name = "1 round, 1 step: a record within the L2 clip, on one coordinate that is sent"
+    return staged, np.concatenate(one), np.concatenate(other), plan, name
+
+
+def _sum_of_a_sampled_cohort(method: Method, local: AsWritten) -> Staged:
+    """CPFed: gradients no longer than L, a secret cohort of 1 in 100, and the sum alone is seen."""
+    clients, few, rounds = 2000, 20, 60
+    local = replace(local, steps=1, batch_size=1)
+    staged = replace(method, local=local)
+    cohort = FixedSize(few)
+    stage = RecordStage(staged, clients, 1, clients, secret=Secret.fresh(), cohort=cohort)
+    length = local.reach(clients)
+    one: list[np.ndarray] = []
+    other: list[np.ndarray] = []
+    for index in range(rounds):
+        ids, _ = cohort.draw(index, clients, {}, stage.run.secret)
+        signs = torch.rand(clients) < 0.5
+        total = stage.total_of(index, ids, (signs.double() * 2 - 1) * length)
+        one.append(total[signs].numpy())
+        other.append(total[~signs].numpy())
+    plan = record_plan(staged, cohort, Enrolled(clients, local.batch_size, dim=clients), 1, None)
+    return staged, np.concatenate(one), np.concatenate(other), plan, "1 round, 1 step: the sum of a secret cohort of 1 in 100"
+
+
+def _claimed_profile(method: Method, plan: Plan) -> np.ndarray:
+    """delta(eps) as the paper's theorem has it: the least delta at which it states no more than eps."""
+    assert method.claim is not None
+    grid = np.logspace(-12, -1e-6, 600)
+    figures = []
+    for delta in grid:
+        claim = method.claim(plan, float(delta), method)
+        figures.append(claim.epsilon if claim is not None and claim.epsilon is not None else math.inf)
+    stated = np.array(figures)
+    return np.array([float(grid[stated <= eps].min()) if bool((stated <= eps).any()) else 1.0 for eps in EPS])

@@ -1,0 +1,148 @@
+"""Structural checks on noise inside local training: scale, freshness, clip, batches. Each cries wolf once in a million times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from scipy import stats
+
+from hush.audit.records import RecordStage, along, everywhere
+from hush.audit.statistics import scale_alarm
+from hush.audit.structural import Check
+from hush.cohort import Cohort
+from hush.core import Method
+from hush.local.dp_sgd import DpSgd
+from hush.privacy.record_plan import record_plan
+from hush.privacy.vocabulary import BinomialNoise, Enrolled
+from hush.secret import Secret
+
+_SIX = 6.0
+_CLIENTS, _ENTRIES, _ROUNDS = 40, 1000, 5
+"""A silent stage: 40 clients send 1000 entries each, in 5 rounds."""
+_MANY, _STEPS = 400, 20
+"""Clients and steps from which the batches are judged."""
+
+
+def record_checks(method: Method, cohort: Cohort) -> list[Check]:
+    """All of them."""
+    local = method.local
+    assert isinstance(local, DpSgd)
+    binomial = not local.noise
+    checks = [*_noise_checks(method, binomial)]
+    if not binomial:  # its clip and its batches are judged without noise; cpSGD's rounding would be in the way
+        checks += [*_clip_checks(method), *_batch_checks(method)]
+    return [*checks, _cap(cohort)]
+
+
+def _dim(method: Method) -> int:
+    """So many coordinates that enough of them are sent."""
+    assert isinstance(method.local, DpSgd)
+    return max(_ENTRIES, math.ceil(_ENTRIES / (method.local.mask.ratio if method.local.mask else 1.0)))
+
+
+def _noise_checks(method: Method, binomial: bool) -> Iterator[Check]:
+    """Clients whose records are all zero send noise alone."""
+    local, dim = method.local, _dim(method)
+    assert isinstance(local, DpSgd)
+    few = replace(method, local=replace(local, steps=min(local.steps, 3)))
+    stage = RecordStage(few, _CLIENTS, max(1, local.batch_size), dim, secret=Secret.fresh())
+    std = math.sqrt(stage.local.steps) * (stage.local.noise or 0.0)
+    if binomial:
+        release = record_plan(stage.run.method, stage.run.cohort, Enrolled(_CLIENTS, local.batch_size, dim=dim), 1, None)
+        noise = release.phases[0].releases[0].noise
+        assert isinstance(noise, BinomialNoise)
+        std = noise.std * local.batch_size / local.reach(dim)
+    rounds = [stage.play(index) for index in range(_ROUNDS)]
+    z = torch.stack([row[sent] for r in rounds for row, sent in zip(r.values, r.active, strict=True)]) / std
+    squares, count = float(z.square().sum()), z.numel()
+    yield Check(
+        "noise scale",
+        not scale_alarm(squares, count),
+        f"{math.sqrt(squares / count):.4f} of what is claimed, over {count:,} values",
+    )
+    if not binomial:
+        bare = int((z == 0).sum())
+        yield Check("every entry noised", bare == 0, f"{bare:,} of {count:,} values are zero")
+    outside = max(float(r.values[~r.active].abs().max()) if bool((~r.active).any()) else 0.0 for r in rounds)
+    yield Check("nothing elsewhere", outside == 0, f"outside of the masks the largest value is {outside:.3g}")
+    mean = float(z.sum()) / math.sqrt(count)
+    yield Check("noise centred", abs(mean) < _SIX, f"{mean:+.1f} standard deviations off zero")
+    unit = z / z.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    overlap = float((unit @ unit.T).fill_diagonal_(0.0).abs().max()) * math.sqrt(z.shape[1])
+    limit = math.sqrt(_SIX**2 + 2 * math.log(len(z) ** 2))
+    yield Check(
+        "noise fresh for each client and round", overlap < limit, f"the most alike correlate by {overlap:.1f} standard deviations"
+    )
+    beside = float((z[:, 1:] * z[:, :-1]).sum() / math.sqrt(z[:, 1:].numel()))
+    yield Check("noise fresh in each entry", abs(beside) < _SIX, f"neighbours correlate by {beside:+.1f} standard deviations")
+    again = RecordStage(few, _CLIENTS, max(1, local.batch_size), dim, secret=Secret.fresh()).play(0)
+    same = bool(torch.equal(again.values, rounds[0].values))
+    yield Check("noise is secret", not same, "a second run with the same seed " + ("repeats it" if same else "draws other noise"))
+
+
+def _clip_checks(method: Method) -> Iterator[Check]:
+    """Without noise, what the victim alone adds in one step of which it is surely part."""
+    local, dim = method.local, 64
+    assert isinstance(local, DpSgd)
+    silent = replace(method, local=replace(local, noise=0.0, steps=1))
+    sizes = (1e-3, 0.5, 1.0, 10.0, 1e6, 1e20)
+    stage = RecordStage(silent, len(sizes), local.batch_size, dim, secret=Secret.fresh())
+    reach = stage.local.reach(dim)
+    active = stage.masks(0).double()
+    stage.plant(active / active.sum(1, keepdim=True).sqrt() * torch.tensor(sizes)[:, None] * reach)
+    norms = stage.play(0).values.norm(dim=1)
+    worst = float(norms.max())
+    yield Check(
+        "clip", worst <= 1 + 1e-6, f"a record adds {worst:.6f} of what is claimed at most, from gradients of up to 1e20 times it"
+    )
+    least = 0.999 * min(sizes[2], 1.0)
+    kept = bool((norms[2:] > least).all())
+    yield Check("clip keeps what it may", kept, f"large gradients add {float(norms[2:].min()):.4f} of what is allowed at least")
+    for broken in (torch.nan, torch.inf):
+        stage.plant(torch.full((len(sizes), dim), broken))
+        silent_too = bool((stage.play(0).values == 0).all())
+        yield Check(f"a record of {broken}", silent_too, "adds nothing" if silent_too else "gets through")
+
+
+def _batch_checks(method: Method) -> Iterator[Check]:
+    """Without noise, how often the victim was in: binomial over the steps, at the claimed rate, whatever else was drawn."""
+    local, dim = method.local, 16
+    assert isinstance(local, DpSgd)
+    size = 3 * local.batch_size
+    silent = replace(method, local=replace(local, noise=0.0, steps=_STEPS))
+    stage = RecordStage(silent, _MANY, size, dim, secret=Secret.fresh())
+    stage.plant(everywhere(_MANY, dim, torch.ones(_MANY), 1e3 * stage.local.reach(dim)))
+    counts = along(stage.play(0)).numpy()
+    whole = np.rint(counts)
+    yield Check("divisor constant", bool(np.abs(counts - whole).max() < 1e-3), "each step that reads a record adds the same")
+    rate, seen = local.batch_size / size, np.bincount(whole.astype(int).clip(0, _STEPS), minlength=_STEPS + 1)
+    expected = stats.binom.pmf(np.arange(_STEPS + 1), _STEPS, rate) * _MANY
+    chance = _chi_square(seen, expected)
+    told = f"a record is in {whole.mean() / _STEPS:.4f} of the steps, {rate:.4f} is claimed; so uneven by chance {chance:.2g}"
+    yield Check("batches drawn anew", chance > 1e-6, told)
+    others = along(stage.play(1)).numpy()
+    yield Check("batches differ", not np.array_equal(np.rint(others), whole), "another round reads other records")
+
+
+def _chi_square(seen: np.ndarray, expected: np.ndarray) -> float:
+    """The chance of such counts, rare ones taken together."""
+    keep = expected >= 5
+    a = np.append(seen[keep], seen[~keep].sum())
+    b = np.append(expected[keep], expected[~keep].sum())
+    a, b = (a[:-1], b[:-1]) if b[-1] == 0 else (a, b)
+    return float(stats.chi2.sf(((a - b) ** 2 / b).sum(), len(a) - 1))
+
+
+def _cap(cohort: Cohort) -> Check:
+    """No client joins more rounds than are accounted."""
+    clients, rounds = max(40, 4 * math.ceil(cohort.size)), 60
+    state, taken, secret = cohort.init(clients), torch.zeros(clients, dtype=torch.int64), Secret.fresh()
+    for index in range(rounds):
+        ids, state = cohort.draw(index, clients, state, secret)
+        taken[ids] += 1
+    most, allowed = int(taken.max()), cohort.most_participations(rounds, clients)
+    return Check("participations", most <= allowed, f"nobody joins more than {most} of {rounds} rounds; {allowed} are accounted")

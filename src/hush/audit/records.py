@@ -1,0 +1,129 @@
+"""A stage for attacks on records: the real local training and the real messages, on records whose gradients the auditor wants.
+
+The model is one linear layer and the loss its output, so the gradient of a record is the record itself, whatever the weights.
+Batches, masks, clips, noise and messages are those of the code that trains; learning rate, momentum and server, which only process
+what was noised, are replaced by what can be undone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from hush.cohort import Cohort, Rotation
+from hush.core import Method
+from hush.engines.run import Run
+from hush.engines.simulation import clients_of, set_up
+from hush.errors import UsageError
+from hush.local.dp_sgd import DpSgd
+from hush.secret import Secret
+from hush.server import Average
+from hush.tasks.task import Clients, Task
+
+
+@dataclass(frozen=True)
+class Messages:
+    """What the clients sent in one round, as the server lays it out: in units of what a record can add to one batch's sum."""
+
+    values: Tensor
+    active: Tensor
+    """`[clients, dim]`: the coordinates that each client sends."""
+
+
+class RecordStage:
+    """`clients` clients of `size` records each; the first record of each is the victim's, all others are zero."""
+
+    def __init__(
+        self, method: Method, clients: int, size: int, dim: int, secret: Secret | None = None, cohort: Cohort | None = None
+    ) -> None:
+        local = method.local
+        if not isinstance(local, DpSgd):
+            raise UsageError(f"{method.name} has no noise inside local training: audit it as it is.")
+        self.local = replace(local, lr=1.0, momentum=0.0, prox=0.0, decay=1.0)
+        self.size, self.dim = size, dim
+        method = replace(method, local=self.local, server=Average(1.0))
+        task = Task(
+            model=_linear(dim),
+            clients=Clients(torch.zeros(clients * size, dim), torch.zeros(clients * size), torch.full((clients,), size)),
+            loss=_output,
+            name="audit",
+        )
+        cohort = cohort or Rotation(clients)
+        self.run: Run = set_up(method, task, rounds=1, cohort=cohort, device="cpu", chunk=clients, secret=secret, eval_every=10**9)
+        self.ids = torch.arange(clients)
+
+    @property
+    def victims(self) -> Tensor:
+        """The rows of the victims' records."""
+        return self.ids * self.size
+
+    def plant(self, records: Tensor) -> None:
+        """Give each client's victim this record."""
+        self.run.train.x[self.victims] = records.to(self.run.train.x.dtype)
+
+    def masks(self, index: int) -> Tensor:
+        """The coordinates that each client sends in a round: public, and known beforehand."""
+        keys = clients_of(self.run, self.ids, self.run.round(index))[1]
+        active = torch.ones(len(self.ids), self.dim, dtype=torch.bool)
+        if self.local.mask is not None:
+            active = torch.zeros_like(active).scatter_(1, self.local.mask.places(keys, self.dim), True)
+        return active
+
+    def play(self, index: int) -> Messages:
+        """What every client sends in round `index`, undone up to the sums of its batches: sum over steps, in units of reach."""
+        run, rnd = self.run, self.run.round(index)
+        params = run.learner.initial()
+        public = run.method.prepare(params, run.method.init(params), rnd, run.server)
+        data, keys = clients_of(run, self.ids, rnd)
+        sent, _ = run.method.contribute(run.learner, params, data, rnd, keys, public)
+        rows = run.method.pipeline.unpack(sent, rnd, keys, public).double()
+        for part in reversed(run.method.pipeline.parts):  # what the server does with integers: linear, so row by row
+            if run.method.uplink(self.dim).integer:
+                state = part.init(self.dim)
+                rows = torch.stack([part.decode(row, state, rnd, None, run.secret)[0] for row in rows])
+        unit = self.dim / self.local.entries(self.dim) / self.local.batch_size * self.local.reach(self.dim)
+        return Messages(rows / unit, self.masks(index))
+
+    def total_of(self, index: int, ids: Tensor, lengths: Tensor) -> Tensor:
+        """The sum over the clients `ids` alone, client i with a record of `lengths[i]` on coordinate i; in units of reach."""
+        run, rnd = self.run, self.run.round(index)
+        self.run.train.x[self.victims] = torch.diag(lengths).to(self.run.train.x.dtype)
+        params = run.learner.initial()
+        public = run.method.prepare(params, run.method.init(params), rnd, run.server)
+        data, keys = clients_of(run, ids, rnd)
+        sent, _ = run.method.contribute(run.learner, params, data, rnd, keys, public)
+        total = run.method.pipeline.unpack(sent, rnd, keys, public).sum(0, dtype=torch.float64)
+        return total * self.local.batch_size / self.local.reach(self.dim)
+
+
+class _Weights(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(dim, 1, bias=False)
+        nn.init.zeros_(self.layer.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out[:, 0]
+
+
+def _linear(dim: int) -> nn.Module:
+    return _Weights(dim)
+
+
+def _output(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs + 0 * targets
+
+
+def along(messages: Messages) -> Tensor:
+    """Each client's message along the direction of a record that is the same everywhere: what its mask leaves of it."""
+    active = messages.active.double()
+    return (messages.values * active).sum(1) / active.sum(1).sqrt()
+
+
+def everywhere(clients: int, dim: int, signs: Tensor, size: float) -> Tensor:
+    """Records that are the same everywhere, far beyond any clip."""
+    return (signs.double() * size)[:, None].expand(clients, dim) / math.sqrt(dim)

@@ -1,0 +1,123 @@
+"""DP-SGD inside local training: what is protected is a record, against anybody who reads the client's messages (Abadi et al. 2016).
+
+    theta_i <- theta_i - lr (1/p) (sum_j clip(m_i * grad l(theta_i, z_j)) + noise on m_i) / B
+
+over a fresh secret batch of B records at every step; m_i is the client's own public mask of a share p of the coordinates, kept for
+the whole round, or all of them. Every step is one release, whatever is done with its result afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from hush.core import LocalUpdate, Public, Round, Shard, Trained
+from hush.errors import UsageError
+from hush.local.flat import FlatModel
+from hush.local.per_example import ClippedSums, ClipRule, L2Clip, clipped_sums
+from hush.local.records import KINDS, record_batches
+from hush.names import pick
+from hush.random import fold
+from hush.transforms.own_mask import OwnRandK
+
+
+@dataclass(frozen=True)
+class DpSgd(LocalUpdate):
+    """`steps` noisy steps on `batch_size` records each; `noise=None` is filled in from a budget, and 0 is none.
+
+    The noise on the sum of a batch has the standard deviation `noise * reach`; `reach` is the most that one record adds to it.
+    """
+
+    lr: float = 0.1
+    batch_size: int = 10
+    steps: int = 1
+    clip: ClipRule | None = field(default_factory=lambda: L2Clip(1.0))
+    noise: float | None = None
+    records: str = "fixed"
+    mask: OwnRandK | None = None
+    momentum: float = 0.0
+    decay: float = 1.0
+    every: int = 1
+    prox: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lr < math.inf:
+            raise UsageError(f"lr must be positive, not {self.lr:g}.")
+        for name in ("batch_size", "steps", "every"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.noise is not None and not 0 <= self.noise < math.inf:
+            raise UsageError(f"noise must be a positive number, or 0 for none, not {self.noise:g}.")
+        if not 0 <= self.momentum < 1:
+            raise UsageError(f"momentum must lie in [0, 1), not {self.momentum:g}.")
+        if not self.decay > 0 or self.prox < 0:
+            raise UsageError("lr_decay must be positive and prox not negative.")
+        pick(dict.fromkeys(KINDS), self.records, "kind of batch")
+
+    @property
+    def draws_its_own(self) -> bool:
+        return True
+
+    def entries(self, dim: int) -> int:
+        """How many coordinates are trained, sent and noised."""
+        return dim if self.mask is None else self.mask.kept(dim)
+
+    def reach(self, dim: int) -> float:
+        """The most that one record adds to the sum of a batch: the L2 norm that its clip enforces."""
+        if self.clip is None:
+            return math.inf
+        return self.clip.norm if isinstance(self.clip, L2Clip) else self.clip.most * math.sqrt(self.entries(dim))
+
+    def std(self, dim: int) -> float:
+        """Of the noise on each coordinate of that sum."""
+        if self.noise is None:
+            raise UsageError("The noise is not set: give noise=... or a budget, privacy=hush.Budget(epsilon=...).")
+        return self.noise * self.reach(dim) if self.noise else 0.0
+
+    def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
+        dim, count = params.numel(), len(data.size)
+        lr = self.lr * self.decay ** (rnd.index // self.every)
+        places = None if self.mask is None else self.mask.places(keys, dim)
+        active = (
+            None if places is None else torch.zeros(count, dim, dtype=torch.bool, device=params.device).scatter_(1, places, True)
+        )
+        batches = record_batches(data, rnd, self.records, self.batch_size, self.steps)
+        std, normals = self.std(dim), None
+        if std > 0 and data.own is not None:
+            normals = data.own.normals("gradient", rnd.index, self.entries(dim), params)
+        local = params.expand(count, -1).clone()
+        velocity = torch.zeros_like(local) if self.momentum else None
+        losses = params.new_zeros(count)
+        for step, batch in enumerate(batches):
+            x, y = data.x[batch.rows], data.y[batch.rows]
+            gradient, loss = self.sums(learner, local, x, y, batch.real, fold(keys, step), active)
+            if normals is not None:
+                drawn = normals.draw() * std
+                gradient = gradient.add_(drawn) if places is None else gradient.scatter_add_(1, places, drawn)
+            gradient *= dim / self.entries(dim) / self.batch_size  # (1/p)(1/B), both constants
+            if self.prox:
+                gradient += self.prox * (local - params)
+            if velocity is not None:
+                gradient = velocity.mul_(self.momentum).add_(gradient)
+            local.sub_(gradient, alpha=lr)
+            losses += loss
+        return Trained(local.neg_().add_(params), losses / self.steps)
+
+    def shortened(self, steps: int) -> DpSgd:
+        """The same for so many steps only."""
+        return replace(self, steps=steps)
+
+    def steps_of(self, sizes: Tensor) -> Tensor:
+        """How many steps clients of these sizes make in a round."""
+        return torch.full_like(sizes, self.steps)
+
+    def sums(
+        self, learner: FlatModel, params: Tensor, x: Tensor, y: Tensor, real: Tensor, keys: Tensor, active: Tensor | None
+    ) -> ClippedSums:
+        """Each client's sum of its records' gradients, masked and then clipped one by one."""
+        if self.clip is None:
+            raise UsageError("DP-SGD clips every record's gradient: give a clip.")
+        return clipped_sums(learner, params, x, y, real, keys, self.clip, active, memory=learner.memory)

@@ -1,0 +1,303 @@
+"""Sums of clipped per-example gradients of every client of a cohort at once: what record-level differential privacy noises.
+
+Two ways to the same numbers. `plain` asks autograd for the gradient of each example, piece by piece. `ghost` runs the cohort's
+whole batch through the model once, forwards and backwards, and finds norms and clipped sums layer by layer, from what went into
+a layer and what came back to it (Goodfellow 2015; book-keeping: Bu et al. 2022). It is trusted with a model only after a trial:
+for two clients and two examples, in float64, it must give what `plain` gives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+
+from hush.errors import UsageError
+from hush.local.flat import FlatModel, OwnRows, first_line, two_different, without_fallback_warnings
+from hush.local.ghost import Recorder, Step, Unsupported
+from hush.random import fold, uniform
+
+
+@dataclass(frozen=True)
+class L2Clip:
+    """g * min(1, norm / ||g||_2), after the mask."""
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.norm < math.inf:
+            raise UsageError(f"The clip of an example's gradient must be a positive number, not {self.norm:g}.")
+
+
+@dataclass(frozen=True)
+class CoordinateClip:
+    """Every coordinate clamped to [-most, most]."""
+
+    most: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.most < math.inf:
+            raise UsageError(f"The clip of a coordinate must be a positive number, not {self.most:g}.")
+
+
+ClipRule = L2Clip | CoordinateClip
+
+
+class ClippedSums(NamedTuple):
+    """What one step makes of each client's batch."""
+
+    sums: Tensor
+    """`[clients, d]`, zero outside of the mask."""
+    losses: Tensor
+    """`[clients]`: the mean loss over the rows that count, without noise: for the simulation alone."""
+
+
+def clipped_sums(
+    learner: FlatModel,
+    params: Tensor,
+    x: Tensor,
+    y: Tensor,
+    real: Tensor,
+    keys: Tensor,
+    clip: ClipRule,
+    mask: Tensor | None = None,
+    memory: int = 2**29,
+    path: str = "auto",
+) -> ClippedSums:
+    """The sum of each client's masked, then clipped per-example gradients at its own weights, and its mean loss.
+
+    `params[clients, d]`, `x[clients, batch, ...]`, `y[clients, batch, ...]`, `real[clients, batch]` (False: a padded row),
+    `keys[clients]` for dropout, `mask[clients, d]`. An example whose gradient is not finite, inside the mask or outside of it,
+    contributes zero, and so does one without a target that counts. What is held for single examples is cut to about `memory`
+    bytes, but never below one example of each client.
+    """
+    if path not in ("auto", "ghost", "plain"):
+        raise UsageError(f"The path of per-example gradients is auto, ghost or plain, not '{path}'.")
+    if not real.numel():
+        return ClippedSums(_zeros(params), params.new_zeros(len(params)))
+    learner.prepare_training()
+    ghost = path != "plain" and isinstance(clip, L2Clip)
+    trial = _tried(learner, x, y) if ghost else _Trial("it clips l2 norms alone")
+    if path == "ghost" and trial.why:
+        raise UsageError(f"The ghost path does not serve here, so ask for path='auto' or 'plain': {trial.why}.")
+    counts = real if y.is_floating_point() else real & (y != learner.ignored).reshape(*real.shape, -1).any(2)
+    own = fold(keys[:, None], torch.arange(real.shape[1], device=keys.device))  # what an example draws depends on it alone
+    floats = 4 * learner.dim if trial.why else trial.floats[mask is not None]
+    most = max(1, memory // max(1, len(params) * floats * params.element_size()))
+    sums, losses = _zeros(params), list[Tensor]()
+    for first in range(0, real.shape[1], most):
+        step = Step(*(rows[:, first : first + most] for rows in (x, y, own, counts)))
+        if isinstance(clip, L2Clip) and not trial.why:
+            part, loss = _ghost(learner, params.detach(), step, clip, mask)
+        else:
+            part, loss = _plain(learner, params.detach(), step, clip, mask)
+        sums, losses = sums.add_(part), [*losses, loss]
+    each = torch.where(counts, torch.cat(losses, 1), 0.0)
+    return ClippedSums(sums, each.sum(1) / counts.sum(1).clamp_min(1))
+
+
+# ---- What is left of an example
+
+
+def _zeros(params: Tensor) -> Tensor:
+    """In float32 at least: half precision is too coarse to hold a bound."""
+    return torch.zeros_like(params, dtype=torch.promote_types(params.dtype, torch.float32))
+
+
+def _factors(norms: Tensor, counts: Tensor, clip: L2Clip, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What to multiply each example's gradient with, and which examples say anything at all.
+
+    Rounding must not carry a contribution past the clip: norms are of float64, and 2^9 roundings of `dtype` are left as a margin.
+    A norm that `dtype` cannot hold counts as infinite, and so does one so large that the factor would lose its digits.
+    """
+    info = torch.finfo(dtype)
+    factors = (clip.norm * (1.0 - 512 * info.eps) / norms.clamp_min(1e-300)).clamp_max(1.0)
+    alive = counts & (norms <= info.max) & (factors >= info.tiny)  # a comparison with NaN is false
+    return torch.where(alive, factors, 0.0).to(dtype), alive
+
+
+def _weighted(gradients: Tensor, factors: Tensor, alive: Tensor) -> Tensor:
+    """`[clients, p]` of `[clients, batch, p]`. Zero times NaN is NaN, so that dead rows are replaced (in place), not scaled."""
+    return torch.bmm(factors[:, None], gradients.masked_fill_(~alive[..., None], 0.0))[:, 0]
+
+
+def _norms(gradients: Tensor) -> Tensor:
+    """In float64. A CPU makes a copy for that: of one client's at a time, where they are many."""
+    whole = gradients.is_cuda or gradients.numel() < 2**20
+    parts = [torch.linalg.vector_norm(g, dim=-1, dtype=torch.float64) for g in ([gradients] if whole else gradients)]
+    return parts[0] if whole else torch.stack(parts)
+
+
+def _clipped(gradients: Tensor, counts: Tensor, clip: ClipRule, mask: Tensor | None) -> Tensor:
+    """The sums `[clients, d]` of `[clients, batch, d]`."""
+    gradients = gradients.to(torch.promote_types(gradients.dtype, torch.float32))
+    if mask is not None:
+        gradients *= mask[:, None]  # a product, so that NaN outside of the mask stays NaN
+    norms = _norms(gradients)
+    if isinstance(clip, L2Clip):
+        return _weighted(gradients, *_factors(norms, counts, clip, gradients.dtype))
+    most = torch.tensor(clip.most, dtype=gradients.dtype)
+    most = most if float(most) <= clip.most else torch.nextafter(most, torch.zeros_like(most))
+    alive = counts & torch.isfinite(norms)
+    return torch.where(alive[..., None], gradients.clamp(-float(most), float(most)), 0.0).sum(1)
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Products that round to TF32 or bfloat16 would be summed with other digits than those the norms were taken of."""
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by PyTorch's newer interface, one backend at a time
+        before = ""
+    known: Any = torch.backends
+    backends = [] if before else [known.cuda.matmul, known.mkldnn.matmul]
+    precisions = [backend.fp32_precision for backend in backends]
+    try:
+        if before != "highest":
+            for backend in backends:
+                backend.fp32_precision = "ieee"
+            if before:
+                torch.set_float32_matmul_precision("highest")
+        yield
+    finally:
+        for backend, precision in zip(backends, precisions, strict=True):
+            backend.fp32_precision = precision
+        if before not in ("", "highest"):
+            torch.set_float32_matmul_precision(before)
+
+
+# ---- The plain path
+
+
+def _plain(learner: FlatModel, params: Tensor, step: Step, clip: ClipRule, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Sums `[clients, d]` and losses `[clients, batch]` from each example's own gradient."""
+
+    def loss(row: Tensor, x: Tensor, y: Tensor, key: Tensor) -> Tensor:
+        with OwnRows(key):
+            return learner.per_example(functional_call(learner.module, learner.named(row), (x[None],)), y[None])[0]
+
+    if not learner.vectorised:
+        return _one_by_one(learner, loss, params, step, clip, mask)
+    each = vmap(grad_and_value(loss), in_dims=(None, 0, 0, 0))
+    with without_fallback_warnings(True):
+        if len(params) == 1:
+            gradients, losses = (part[None] for part in each(params[0], step.x[0], step.y[0], step.keys[0]))
+        else:
+            gradients, losses = vmap(each)(params, step.x, step.y, step.keys)
+    with _full_precision():
+        return _clipped(gradients, step.counts, clip, mask), losses
+
+
+def _one_by_one(
+    learner: FlatModel, loss: Any, params: Tensor, step: Step, clip: ClipRule, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """For a model that vmap refuses. A layer that draws from torch's own generator gets it seeded with the row's key."""
+    sums, losses = _zeros(params), params.new_zeros(step.counts.shape)
+    devices = [learner.device] if learner.device.type == "cuda" else []
+    for c, j in step.counts.nonzero().tolist():
+        row = params[c].clone().requires_grad_()
+        with torch.random.fork_rng(devices=devices), torch.enable_grad():
+            torch.manual_seed(int(step.keys[c, j]))
+            value = loss(row, step.x[c, j], step.y[c, j], step.keys[c, j])
+        (gradient,) = torch.autograd.grad(value, row)
+        one = slice(c, c + 1)
+        sums[one] += _clipped(gradient[None, None], step.counts[one, j : j + 1], clip, None if mask is None else mask[one])
+        losses[c, j] = value.detach()
+    return sums, losses
+
+
+# ---- The ghost path: is it the same?
+
+
+class _Trial(NamedTuple):
+    why: str
+    """What speaks against the ghost path; nothing if it serves."""
+    floats: tuple[int, int] = (0, 0)
+    """About how many numbers it holds for an example, without and with a mask."""
+
+
+_TRIALS: WeakKeyDictionary[FlatModel, dict[Any, _Trial]] = WeakKeyDictionary()
+
+
+def _tried(learner: FlatModel, x: Tensor, y: Tensor) -> _Trial:
+    """The trial's verdict, remembered for each model and shape of examples."""
+    if not learner.vectorised:
+        return _Trial("the model cannot be vectorised")
+    if learner.dtype not in (torch.float32, torch.float64):
+        return _Trial("its norms need single precision at least")
+    known = _TRIALS.setdefault(learner, {})
+    shape = (x.shape[2:], x.dtype, y.shape[2:], y.dtype)
+    if shape in known:
+        return known[shape]
+    rows = two_different(x.flatten(0, 1))
+    if len(rows) < 2:
+        return _Trial("there are no two different examples to try it on")
+    two = torch.stack([rows, rows.flip(0)])
+    x, y = x.flatten(0, 1)[two], y.flatten(0, 1)[two]
+    try:
+        twin = FlatModel(learner.module, learner.loss, learner.device, torch.float64, learner.ignored)
+        trial = _try(twin, x.double() if x.is_floating_point() else x, y.double() if y.is_floating_point() else y, 1e-6)
+    except Exception:  # what is written for single precision, or cannot be had so at all
+        try:
+            trial = _try(learner, x, y, 1e-3)
+        except Exception as error:
+            trial = _Trial(first_line(error))
+    return known.setdefault(shape, trial)
+
+
+def _try(learner: FlatModel, x: Tensor, y: Tensor, rounding: float) -> _Trial:
+    """Both paths, for two clients whose weights differ from those at the start: a layer of zeros would hide those below it."""
+    learner.prepare_training()
+    keys = torch.arange(4, device=learner.device).reshape(2, 2)
+    params = learner.initial() + 0.1 * (uniform(keys[:, 0], (learner.dim,)) - 0.5).to(learner.dtype)
+    step, clip = Step(x, y, keys, torch.ones_like(keys, dtype=torch.bool)), L2Clip(1e-3)
+    try:
+        calls = Recorder(learner, params, step).run()[0]
+        ghost = _ghost(learner, params, step, clip, None)[0]
+    except Unsupported as error:
+        return _Trial(str(error))
+    parts = [_plain(learner, params, Step(*(rows[:, j : j + 1] for rows in step)), clip, None)[0] for j in range(2)]
+    plain = torch.stack(parts).sum(0)
+    if not bool(plain.norm() > 0) or not bool((ghost - plain).norm() <= rounding * plain.norm()):
+        return _Trial("the trial on two examples gave something else than plain gradients")
+    return _Trial("", (sum(call.floats(False) for call in calls), sum(call.floats(True) for call in calls)))
+
+
+@torch.no_grad()
+def _ghost(learner: FlatModel, params: Tensor, step: Step, clip: L2Clip, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Sums `[clients, d]` and losses `[clients, batch]` from one pass over all examples."""
+    calls, losses = Recorder(learner, params, step).run()
+    sums = torch.zeros_like(params)
+    with _full_precision():
+        held = [pair for call in calls for pair in call.held(mask is not None)]
+        squares = [square for square in (call.square(mask) for call in calls) if square is not None]
+        parts = []
+        for some in _together(held):
+            every = some[0][1] if len(some) == 1 else torch.cat([g for _, g in some], 2)
+            if mask is not None:  # a product, so that NaN outside of the mask stays NaN
+                every *= torch.cat([mask[:, where] for where, _ in some], 1)[:, None]
+            squares.append(_norms(every).square())
+            parts.append((some, every))
+        factors, alive = _factors(torch.stack(squares).sum(0).sqrt(), step.counts, clip, params.dtype)
+        for some, every in parts:
+            totals = torch.split(_weighted(every, factors, alive), [g.shape[2] for _, g in some], 1)
+            for (where, _), total in zip(some, totals, strict=True):
+                sums[:, where] = total
+        done = {where.start for where, _ in held}
+        for call in calls:
+            if call.weight.start not in done and (rest := call.total(factors, alive)) is not None:
+                sums[:, call.weight] = rest
+    return sums if mask is None else sums.masked_fill_(~mask, 0.0), losses
+
+
+def _together(held: list[tuple[slice, Tensor]]) -> list[list[tuple[slice, Tensor]]]:
+    """The small ones as one, for fewer operations; the large ones each alone, for fewer copies."""
+    small = [pair for pair in held if pair[1].shape[2] <= 2**14]
+    return [*([small] if small else []), *([pair] for pair in held if pair[1].shape[2] > 2**14)]

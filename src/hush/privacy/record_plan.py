@@ -1,0 +1,129 @@
+"""The plan of a method whose clients draw noise inside their own training: what is protected is a record, in every message.
+
+Every local step is one release: gradients clipped record by record, summed over a fresh secret batch, divided by a constant, under
+noise of the client's own. The guarantee holds against whoever reads the client's messages, the server included. The sampling of
+clients amplifies nothing for a record, because it shows who took part; what counts is how often a client joins at most.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hush.cohort import Cohort
+from hush.core import Method
+from hush.errors import NoGuarantee, UsageError
+from hush.local.dp_sgd import DpSgd
+from hush.privacy.bounds import Bound, Quantised, RecordMean
+from hush.privacy.guarantee import Relation, Unit, View
+from hush.privacy.vocabulary import (
+    BinomialNoise,
+    Drawn,
+    Enrolled,
+    FixedSampling,
+    GaussianNoise,
+    Noise,
+    On,
+    Phase,
+    Plan,
+    PoissonSampling,
+    Release,
+    Sampler,
+    Sampling,
+)
+from hush.transforms.noise import Noise as NoiseOnTheSum
+from hush.transforms.own_mask import OwnRandK
+from hush.transforms.quantize import BinomialMechanism
+from hush.transforms.rotate import Rotate
+
+OWN_SECRETS = (
+    "each client draws the batches and the noise of every step by itself and tells nobody (in this simulation one process draws "
+    "for all of them)"
+)
+PUBLIC_SIZES = "how many records a client holds, and which rounds it joins, are no secret"
+FAST = "nobody exploits the rounding of floating-point noise (fast noise: fit for research, not for adversaries)"
+
+
+def is_record_level(method: Method) -> bool:
+    """Whether clients cover their own records; otherwise noise, if any, is on the sum of whole clients."""
+    return isinstance(method.local, DpSgd) and not any(isinstance(p, NoiseOnTheSum) for p in method.pipeline.parts)
+
+
+def has_own_noise(method: Method) -> bool:
+    """Whether there is any such noise."""
+    local = method.local
+    own = any(isinstance(part, BinomialMechanism) for part in method.pipeline.parts)
+    return isinstance(local, DpSgd) and is_record_level(method) and (own or local.noise is None or local.noise > 0)
+
+
+def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int, relation: Relation | None) -> Plan:
+    """What is released about one record of the smallest client."""
+    local = method.local
+    assert isinstance(local, DpSgd)
+    if enrolled.records is None or enrolled.dim is None:
+        raise UsageError(
+            f"{method.name} protects records: say how many the smallest client holds, and how many parameters there are."
+        )
+    if local.clip is None:
+        raise NoGuarantee(f"Nothing clips a record's gradient in {method.name}, so nothing bounds it.", "Clip record by record.")
+    batch = min(local.batch_size, enrolled.records)
+    sampling: Sampling
+    if local.records == "poisson":
+        sampling = PoissonSampling(batch / enrolled.records, enrolled.records, Sampler.OWN)
+    else:
+        sampling = FixedSampling(batch, enrolled.records, Sampler.OWN)
+    binomial = [part for part in method.pipeline.parts if isinstance(part, BinomialMechanism)]
+    bound, noise = _binomial(method, local, binomial, enrolled.dim) if binomial else _gaussian(local, enrolled.dim)
+    most = cohort.most_participations(rounds, enrolled.clients)
+    return Plan(
+        phases=(Phase((Release(bound, noise),), sampling, rounds, local.steps, most),),
+        population=enrolled.records,
+        unit=Unit.RECORD,
+        relation=relation or Relation.REPLACE_ONE,
+        view=View.MESSAGES,
+        sampled=Unit.RECORD,
+        noise_per_local_step=True,
+        assumptions=(OWN_SECRETS, PUBLIC_SIZES) if binomial else (OWN_SECRETS, PUBLIC_SIZES, FAST),
+        clients=enrolled.clients,
+        cohort=float(cohort.size),
+        parameters=enrolled.dim,
+    )
+
+
+def _gaussian(local: DpSgd, dim: int) -> tuple[Bound, Noise]:
+    """A step's mean over a constant, and the noise on it, on the coordinates of a mask that everybody knows."""
+    noise = GaussianNoise(local.std(dim) / local.batch_size, On.MASK if local.mask else On.EVERY, Drawn.MESSAGE)
+    return RecordMean(local.reach(dim), local.batch_size), noise
+
+
+def _binomial(method: Method, local: DpSgd, parts: list[BinomialMechanism], dim: int) -> tuple[Bound, Noise]:
+    """cpSGD's: one step's mean gradient, quantised, under binomial noise."""
+    if len(parts) > 1 or local.noise or local.steps != 1 or local.momentum or local.decay > 1 or local.mask is not None:
+        raise NoGuarantee(
+            "Binomial noise covers the gradient of one local step, once.",
+            "Use one step (local_steps=1) without momentum, masks or noise of its own.",
+        )
+    before = method.pipeline.parts[: method.pipeline.parts.index(parts[0])]
+    if any(type(part) is not Rotate for part in before):
+        raise NoGuarantee("What stands before the quantisation is not known to keep lengths.", "Put nothing but Rotate there.")
+    entries = dim
+    for part in before:
+        entries = part.wire(method.uplink(dim).__class__(entries)).entries
+    mechanism = parts[0]
+    reach = local.lr * local.reach(dim)  # the update is lr times the mean gradient, and lr does not grow
+    inner = RecordMean(reach, local.batch_size)
+    bound = Quantised(inner, mechanism.grid, entries, mechanism.levels)
+    std = mechanism.grid * math.sqrt(mechanism.trials) / 2
+    return bound, BinomialNoise(std, On.EVERY, Drawn.MESSAGE, secure=True, trials=mechanism.trials, entries=entries)
+
+
+def refuse_unproved(method: Method) -> None:
+    """Only the very classes whose steps were proved."""
+    local = method.local
+    if type(local) is not DpSgd:
+        raise NoGuarantee(
+            getattr(local, "no_proof", f"{type(local).__name__} is not the local training that was proved."),
+            getattr(local, "fix", "Use hush.DpSgd itself."),
+        )
+    masks = [part for part in method.pipeline.parts if isinstance(part, OwnRandK)]
+    if local.mask is not None and masks != [local.mask]:
+        raise NoGuarantee("Clients train on one mask and send another.", "Put the mask of local training into the pipeline.")
