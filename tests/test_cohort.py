@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hush import Bounded, FixedSize, Poisson, UsageError
+from hush import Bounded, FixedSize, Poisson, Rotation, UsageError
 from hush.secret import Secret
 
 SECRET = Secret(b"s" * 32)
@@ -65,3 +65,29 @@ def test_draws_depend_on_the_secret_and_the_round_alone() -> None:
 def test_impossible_cohorts_are_refused(cohort: Poisson) -> None:
     with pytest.raises(UsageError):
         cohort.check(10)
+
+
+def test_a_rotation_gives_everybody_one_turn_and_then_another() -> None:
+    cohort, taken = Rotation(3), torch.zeros(10, dtype=torch.int64)
+    orders = []
+    for index in range(9):
+        ids, state = cohort.draw(index, 10, {}, SECRET)
+        assert state == {}
+        assert len(ids) in (2, 3)
+        taken[ids] += 1
+        orders.append(ids.tolist())
+        assert int(taken.max()) <= cohort.most_participations(index + 1, 10)
+        assert int(taken.max()) - int(taken.min()) <= 1
+    assert cohort.period(10) == 4
+    assert sorted(i for order in orders[:4] for i in order) == list(range(10))
+    assert orders[:4] != orders[4:8]
+    assert cohort.most_participations(45, 10) == 12
+    assert Rotation(10).most_participations(45, 100) == 5
+    assert Rotation(10).expected_participations(45, 100) == 4.5
+    with pytest.raises(UsageError, match="whole number"):
+        Rotation(2.5).check(10)
+
+
+def test_how_often_a_client_joins_at_most() -> None:
+    kinds = (Poisson(10), FixedSize(10), Bounded(10, 7), Bounded(10, 99))
+    assert [kind.most_participations(45, 100) for kind in kinds] == [45, 45, 7, 45]

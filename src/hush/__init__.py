@@ -12,23 +12,25 @@ from hush.version import __version__
 
 if TYPE_CHECKING:
     from hush import methods
-    from hush.cohort import Bounded, FixedSize, Poisson, SecretParticipation
+    from hush.cohort import Bounded, FixedSize, Poisson, Rotation, SecretParticipation
     from hush.core import Bound, Chain, Method, Round, Transform, Wire, chain
     from hush.engines import Result, simulate
     from hush.errors import DataError, Diverged, HushError, NoGuarantee, UsageError
     from hush.privacy import Budget, Guarantee, Plan, account, calibrate, lower_bound, plan_of, profile, server_plan
     from hush.privacy.ledger import Ledger
+    from hush.privacy.vocabulary import Enrolled
     from hush.tasks.build import load_task
     from hush.tasks.columns import Columns
     from hush.tasks.task import Clients, Examples, Task
 
 _HOMES = {
-    "cohort": ("Bounded", "FixedSize", "Poisson", "SecretParticipation"),
+    "cohort": ("Bounded", "FixedSize", "Poisson", "Rotation", "SecretParticipation"),
     "core": ("Bound", "Chain", "Method", "Round", "Transform", "Wire", "chain"),
     "engines": ("Result", "simulate"),
     "errors": ("DataError", "Diverged", "HushError", "NoGuarantee", "UsageError"),
     "privacy": ("Budget", "Guarantee", "Plan", "account", "calibrate", "lower_bound", "plan_of", "profile", "server_plan"),
     "privacy.ledger": ("Ledger",),
+    "privacy.vocabulary": ("Enrolled",),
     "tasks.build": ("load_task",),
     "tasks.columns": ("Columns",),
     "tasks.task": ("Clients", "Examples", "Task"),
@@ -45,6 +47,7 @@ __all__ = [
     "Columns",
     "DataError",
     "Diverged",
+    "Enrolled",
     "Examples",
     "FixedSize",
     "Guarantee",
@@ -55,6 +58,7 @@ __all__ = [
     "Plan",
     "Poisson",
     "Result",
+    "Rotation",
     "Round",
     "SecretParticipation",
     "Task",

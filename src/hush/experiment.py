@@ -20,7 +20,7 @@ from hush.engines.simulation import set_up
 from hush.errors import DataError, NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.guarantee import Budget
-from hush.privacy.plan import is_private, takes_turns
+from hush.privacy.plan import is_private, needs_noise, takes_turns
 from hush.tasks.build import load_task
 from hush.tasks.catalogue import dataset
 from hush.tasks.partition import parse
@@ -164,21 +164,37 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
         raise UsageError("Give --noise or --epsilon, not both: one determines the other.")
     if spec.participations is not None and spec.sampling != "bounded":
         raise UsageError("--participations goes with --sampling bounded.")
-    recordwise = "batches" in methods.settings_of(spec.method)
+    recordwise = protects_records(spec.method)
     settings = _settings(spec, dict(entry.record_settings if recordwise else entry.settings))
     method = methods.build(spec.method, **settings)
     split, *_ = parse(spec.partition or entry.partition)
-    clients = spec.clients if spec.clients is not None or split == "natural" else entry.clients
+    usual, few = (entry.record_clients or entry.clients, entry.record_cohort) if recordwise else (entry.clients, None)
+    clients = spec.clients if spec.clients is not None or split == "natural" else usual
     rounds = spec.rounds if spec.rounds is not None else entry.rounds
     if clients is not None and clients < 1:
         raise UsageError(f"clients must be at least 1, not {clients}.")
     most = clients or entry.natural or entry.clients
-    size = spec.cohort if spec.cohort is not None else min(entry.cohort, most)
+    size = spec.cohort if spec.cohort is not None else min(few or entry.cohort, most)
     cohort = make_cohort(spec.sampling or usual_sampling(method), size, spec.participations or 1)
     cohort.check(most)
     budget = _budget(spec, method, lenient)
     public = spec.public if spec.public is not None else (entry.public if method.pipeline.needs_public else 0)
     return Experiment(spec, method, cohort, clients, rounds, budget, public)
+
+
+def protects_records(method: str) -> bool:
+    """Whether a method, by its name, puts noise on every local step."""
+    return "batches" in methods.settings_of(method)
+
+
+def on_the_same_clients(specs: list[Spec]) -> list[Spec]:
+    """For comparisons: where one method protects records, all share the data among as few clients as it does."""
+    entry = dataset(specs[0].data)
+    if not any(protects_records(spec.method) for spec in specs):
+        return specs
+    usual = {"clients": entry.record_clients, "cohort": entry.record_cohort}
+    unsaid = [{key: value for key, value in usual.items() if value is not None and getattr(spec, key) is None} for spec in specs]
+    return [spec.model_copy(update=own) for spec, own in zip(specs, unsaid, strict=True)]
 
 
 def _settings(spec: Spec, defaults: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +232,11 @@ def _budget(spec: Spec, method: Method, lenient: bool) -> Budget | None:
                 "Choose a private method, such as dp-fedavg or fed-smp-rand-k, or leave the flag out.",
             )
         return None
-    noise_given = spec.noise is not None
+    noise_given = not needs_noise(method)
+    if spec.noise is not None and "noise" not in methods.settings_of(spec.method) and not lenient:
+        raise UsageError(
+            f"{method.name} has no noise multiplier: give --epsilon, or its own setting (hush methods --json lists them)."
+        )
     if spec.budget is not None:
         if not noise_given:
             raise UsageError(

@@ -41,7 +41,7 @@ def test_bytes_are_those_of_the_tensors_that_travel() -> None:
     from tests.conftest import make_task
 
     for name in methods.METHODS:
-        settings = {"noise": 1.0} if "noise" in methods.settings_of(name) else {}
+        settings = {key: value for key, value in {"noise": 1.0, "trials": 8192}.items() if key in methods.settings_of(name)}
         run = simulation.set_up(methods.build(name, **settings), make_task(), rounds=1, cohort=3)
         params, rnd = run.learner.initial(), run.round(0)
         public = run.method.prepare(params, run.method.init(params), rnd, run.server)
@@ -49,7 +49,15 @@ def test_bytes_are_those_of_the_tensors_that_travel() -> None:
         own = OwnSecrets.simulated(run.secret, ids.tolist())
         data = run.train.shard(ids)._replace(own=own)
         encoded, _ = run.method.contribute(run.learner, params, data, rnd, keys_of(0, ids), public)
-        assert encoded[0].numel() * encoded.element_size() == run.method.uplink(run.learner.dim).bytes, name
+        wire = run.method.uplink(run.learner.dim)
+        assert encoded[0].numel() == wire.entries
+        bits = 8 * encoded.element_size()
+        if wire.integer:  # packed: all that a client can send must fit
+            low, high = encoded.min(), encoded.max()
+            bits = wire.bits
+            assert -(2 ** (bits - 1)) <= int(low)
+            assert int(high) < 2 ** (bits - 1)
+        assert wire.bytes == -(-wire.entries * bits // 8), name
 
 
 def test_the_papers_cnn_has_its_parameters() -> None:
@@ -73,7 +81,7 @@ def test_common_settings_reach_their_stations() -> None:
     assert repr(local) == "Sgd(lr=0.3, batch_size=7, epochs=None, steps=4, momentum=0.2, decay=0.9, every=5, prox=0.1, most=9)"
     assert methods.build("fedavg", server="momentum", server_lr=0.5).server == Momentum(0.5, 0.9)
     assert methods.build("fedavg", server="adam", average_iterates=0.8).server == Averaged(Adam(0.01, 0.9), 0.8)
-    with pytest.raises(UsageError, match="average, momentum or adam"):
+    with pytest.raises(UsageError, match="average, momentum, adam or fed-spa"):
         methods.build("fedavg", server="sgd")
 
 

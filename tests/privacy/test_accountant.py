@@ -16,6 +16,7 @@ from hush import Bounded, Budget, FixedSize, NoGuarantee, Plan, Poisson, UsageEr
 from hush.cohort import Cohort, SecretParticipation
 from hush.privacy import vocabulary as say
 from hush.privacy.accountant import QUICK_STEP, lower_bound, profile, rounds_within, spent
+from hush.privacy.binomial import Norms, theorem
 from hush.privacy.bounds import (
     Bit,
     Bound,
@@ -237,16 +238,19 @@ def test_votes_bits_and_laplace() -> None:
 def test_binomial_noise_follows_cpsgds_theorem() -> None:
     """Theorem 1 by hand at p=1/2: b=1/3, c=sqrt(2)*1.75, d=2/3; one round."""
     trials, dim, reach, delta = 4_000_000, 1000, 10.0, 1e-12
-    noise = BinomialNoise(math.sqrt(trials / 4), trials=trials, entries=dim)
-    plan = one(noise, bound=L2Ball(reach / 2))
     spread = trials / 4
     by_hand = (
         reach * math.sqrt(2 * math.log(1.25 / delta)) / math.sqrt(spread)
         + (reach * math.sqrt(2) * 1.75 * math.sqrt(math.log(10 / delta)) + math.sqrt(dim) * reach / 3) / (spread * (1 - delta / 10))
         + reach * (2 / 3 * math.log(1.25 / delta) + 2 / 3 * math.log(20 * dim / delta) * math.log(10 / delta)) / spread
     )
-    assert account(plan, 2e-12).epsilon == pytest.approx(by_hand, abs=2e-4)
-    with pytest.raises(NoGuarantee, match="needs trials"):
+    stated = theorem(Norms(math.sqrt(dim) * reach, reach, reach), trials, 0.5, dim, delta)
+    assert stated == pytest.approx(by_hand, rel=1e-9)
+    ours = account(one(BinomialNoise(math.sqrt(spread), trials=trials, entries=dim), bound=L2Ball(reach / 2, grid=1.0)), 2e-12)
+    assert ours.epsilon < by_hand  # what is proved here for fair coins on integers is less
+    with pytest.raises(NoGuarantee, match="too few"):
+        account(one(BinomialNoise(1.0, trials=4, entries=dim), bound=L2Ball(5.0, grid=1.0)), 1e-5)
+    with pytest.raises(NoGuarantee, match="covers integers alone"):
         account(one(BinomialNoise(1.0, trials=4, entries=dim)), 1e-5)
 
 

@@ -41,7 +41,7 @@ def audit(
     if not is_private(method):
         raise NoGuarantee(f"{method.name} adds no noise: it claims nothing that an audit could test.", "Audit a private method.")
     if needs_noise(method):
-        method = with_noise(method, 1.0)
+        method = with_noise(method, getattr(method.local, "shows_at", 1.0))
     if spec.noise_mode == "secure":
         method = with_secure_noise(method, experiment.cohort)
     rate = experiment.cohort.size / experiment.population
@@ -76,7 +76,7 @@ def _asked(target: str, typed: dict[str, Any], settings: dict[str, str], out: Pa
         return Spec.read(spec.model_dump() | changes), RunDir(out) if out is not None else folder
     stamp = time.strftime("%Y%m%d-%H%M%S")
     place = out if out is not None else Path("runs") / f"audit-{target}-{stamp}"
-    return Spec.read({"method": target, "set": settings} | {"noise": 1.0} | typed), RunDir(place)
+    return Spec.read({"method": target, "set": settings} | typed), RunDir(place)
 
 
 def _write(result: Audit, place: RunDir) -> list[str]:

@@ -17,16 +17,20 @@ def methods(as_json: options.Json = False) -> None:
     """The methods, with one line each."""
     from hush.methods import METHODS, build, settings_of, summary
     from hush.privacy.plan import is_private
+    from hush.privacy.record_plan import has_own_noise
 
-    rows = [
-        {"name": n, "private": is_private(build(n)), "summary": summary(n), "settings": sorted(settings_of(n))} for n in METHODS
-    ]
+    rows = []
+    for name in METHODS:
+        method = build(name)
+        unit = None if not is_private(method) else "record" if has_own_noise(method) else "client"
+        facts = {"name": name, "private": unit is not None, "unit": unit, "summary": summary(name)}
+        rows.append(facts | {"settings": sorted(settings_of(name))})
     if as_json:
         print_json({"methods": rows})
         return
     table = Table("method", "privacy", "what it does", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(str(row["name"]), "client-level" if row["private"] else "none", str(row["summary"]))
+        table.add_row(str(row["name"]), f"{row['unit']}-level" if row["private"] else "none", str(row["summary"]))
     out().print(table)
 
 

@@ -21,7 +21,7 @@ from hush.privacy.vocabulary import Enrolled, Plan
 
 RelationFlag = Annotated[
     str | None,
-    typer.Option("--relation", help="Neighbouring data sets: add-remove (default for clients), replace-one (for records), zero-out."),
+    typer.Option("--relation", help="Neighbours: add-remove (default for clients), replace-one (for records), zero-out."),
 ]
 UnitFlag = Annotated[str, typer.Option("--unit", help="Who is protected: client, or record (noise at every local step).")]
 CohortFlag = Annotated[float | None, typer.Option("--cohort", help="Expected number of clients a round.")]
@@ -30,7 +30,7 @@ RoundsFlag = Annotated[int, typer.Option("--rounds", help="Number of rounds.")]
 RecordsFlag = Annotated[int | None, typer.Option("--records", help="With --unit record: how many the smallest client holds.")]
 BatchFlag = Annotated[int | None, typer.Option("--batch", help="With --unit record: records in a batch.")]
 StepsFlag = Annotated[int, typer.Option("--local-steps", help="With --unit record: noisy steps in a round.")]
-BatchesFlag = Annotated[str, typer.Option("--batches", help="With --unit record: poisson (default) or fixed, drawn anew at every step.")]
+BatchesFlag = Annotated[str, typer.Option("--batches", help="With --unit record: poisson (default) or fixed batches.")]
 Turns = Annotated[
     int | None, typer.Option("--participations", help="Most rounds of a client: with --sampling bounded, or with --unit record.")
 ]
@@ -186,7 +186,7 @@ def _notes(asked: Asked, plan: Plan, cohort: Cohort) -> list[str]:
         return [cohort.too_short(plan.population, plan.rounds)] if isinstance(cohort, Bounded) and short else []
     if plan.phases[0].participations == plan.rounds > 1 and (asked.sampling or asked.participations is None):
         return [
-            "a client is taken to join every round: which clients are drawn shows, so their sampling amplifies nothing for a record; "
+            "a client is taken to join every round: which clients are drawn shows, so it amplifies nothing for a record; "
             "--sampling rotation with --cohort and --clients, or --participations, says how often one joins at most"
         ]
     return []

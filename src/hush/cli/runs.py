@@ -19,7 +19,7 @@ from hush.engines.run import Run
 from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
 from hush.errors import DataError, HushError, UsageError
-from hush.experiment import Experiment, Spec, resolve
+from hush.experiment import Experiment, Spec, on_the_same_clients, resolve
 from hush.privacy.guarantee import at_least
 from hush.privacy.plan import with_secure_noise
 from hush.report.seeds import over_seeds
@@ -54,7 +54,7 @@ def compare(methods: Annotated[list[str], typer.Argument(help="Two or more metho
     names = list(dict.fromkeys(methods))
     if len(names) < 2:
         raise UsageError("A comparison needs two different methods or more; hush run trains one.")
-    specs = [flags.spec(name, shared=names) for name in names]
+    specs = on_the_same_clients([flags.spec(name, shared=names) for name in names])
     experiments = [resolve(spec, lenient=True) for spec in specs]
     if flags.dry_run:
         _dry_run(experiments, flags.data_dir, flags.json)

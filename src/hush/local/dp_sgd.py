@@ -89,6 +89,7 @@ class DpSgd(LocalUpdate):
         if std > 0 and data.own is not None:
             normals = data.own.normals("gradient", rnd.index, self.entries(dim), params)
         local = params.expand(count, -1).clone()
+        moved = torch.zeros_like(local)  # kept apart: what is sent must not be rounded as the weights are
         velocity = torch.zeros_like(local) if self.momentum else None
         losses = params.new_zeros(count)
         for step, batch in enumerate(batches):
@@ -102,9 +103,10 @@ class DpSgd(LocalUpdate):
                 gradient += self.prox * (local - params)
             if velocity is not None:
                 gradient = velocity.mul_(self.momentum).add_(gradient)
-            local.sub_(gradient, alpha=lr)
+            moved.add_(gradient, alpha=lr)
+            torch.sub(params, moved, out=local)
             losses += loss
-        return Trained(local.neg_().add_(params), losses / self.steps)
+        return Trained(moved, losses / self.steps)
 
     def shortened(self, steps: int) -> DpSgd:
         """The same for so many steps only."""

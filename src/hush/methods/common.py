@@ -16,7 +16,7 @@ from hush.transforms import AdaptiveClip, Clip
 from hush.transforms.own_mask import OwnRandK
 
 
-class RecordCommon(TypedDict, total=False):
+class StepCommon(TypedDict, total=False):
     """Keys of `--set` that every method takes."""
 
     lr: float
@@ -24,7 +24,6 @@ class RecordCommon(TypedDict, total=False):
     lr_decay_every: int
     momentum: float
     batch_size: int
-    local_steps: int
     prox: float
     server: str
     server_lr: float
@@ -32,6 +31,12 @@ class RecordCommon(TypedDict, total=False):
     server_beta2: float
     kappa: float
     average_iterates: float
+
+
+class RecordCommon(StepCommon, total=False):
+    """And those of methods that make more than one local step in a round."""
+
+    local_steps: int
 
 
 class Common(RecordCommon, total=False):

@@ -10,24 +10,24 @@ from __future__ import annotations
 from typing import Unpack
 
 from hush.core import Method, chain
-from hush.errors import UsageError
-from hush.methods.common import RecordCommon, clip_rule, local_dp_sgd, server_step
+from hush.methods.common import RecordCommon, StepCommon, clip_rule, local_dp_sgd, server_step
 from hush.transforms.quantize import BinomialMechanism
 from hush.transforms.rotate import Rotate
 
 
 def cpsgd(
     levels: int = 255,
-    trials: int = 8192,
-    most: float = 0.01,
+    trials: int | None = None,
+    most: float = 0.1,
     rotate: bool = False,
     clip: float = 1.0,
     batches: str = "fixed",
-    **common: Unpack[RecordCommon],
+    **common: Unpack[StepCommon],
 ) -> Method:
-    """Quantised gradients under binomial noise, protecting a client's records; one local step a round."""
-    if common.get("local_steps", 1) != 1:
-        raise UsageError("cpsgd makes one local step a round: its noise covers one gradient.")
+    """Quantised gradients under binomial noise, protecting a client's records; one local step a round.
+
+    `trials=None` is found from the budget. The coarser the grid, 2 most/(levels - 1), the fewer trials and bits it takes.
+    """
     settings: RecordCommon = {**common, "local_steps": 1}
     local = local_dp_sgd(clip_rule(clip, "l2"), 0.0, batches, None, **settings)
     mechanism = BinomialMechanism(levels, most, trials)

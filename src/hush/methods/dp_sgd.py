@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from hush.core import Method
-from hush.errors import UsageError
-from hush.methods.common import RecordCommon
+from hush.methods.common import RecordCommon, StepCommon
 from hush.methods.cpfed import cpfed
 
 
@@ -21,10 +20,8 @@ def dp_sgd(
     secure_sum: bool = True,
     clip_per: str = "l2",
     batches: str = "poisson",
-    **common: Unpack[RecordCommon],
+    **common: Unpack[StepCommon],
 ) -> Method:
     """One noisy step a round and an average, protecting a client's records."""
-    if common.get("local_steps", 1) != 1:
-        raise UsageError("dp-sgd makes one local step a round: for more, use cpfed.")
     settings: RecordCommon = {**common, "local_steps": 1}
     return replace(cpfed(clip, noise, mode, secure_sum, clip_per, batches, **settings), name="dp-sgd")

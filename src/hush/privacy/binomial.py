@@ -19,19 +19,19 @@ releases moments multiply and tails add up, also where later ones depend on earl
 
 For one entry under 500 coins or more this epsilon is 5 to 40% above the exact one, where that exceeds 0.1.
 
-**cpSGD's own theorem 1** (arXiv 1805.10559, equation 7) says: where v = m p (1-p) >= max(23 ln(10 d/delta), 2 Dinf), q = 1 - p >= p,
+**cpSGD's own theorem 1** (arXiv 1805.10559, equation 7): where v = m p (1-p) >= max(23 ln(10 d/delta), 2 Dinf), q = 1 - p >= p,
 
     epsilon = D2 sqrt(2 ln(1.25/delta) / v) + (D2 c sqrt(ln(10/delta)) + D1 b) / (v (1 - delta/10))
               + Dinf (2/3 ln(1.25/delta) + e ln(20 d/delta) ln(10/delta)) / v,
 
     b = 2/3 (p^2 + q^2) + 1 - 2p,   c = sqrt(2) (3 p^3 + 3 q^3 + 2 p^2 + 2 q^2),   e = 4/3 (p^2 + q^2).
 
-The paper's text could not be reached. The formula was compared with two restatements, which agree: draft-case-ppm-binomial-dp-01 at
-the IETF (Case and Thomson 2024; at p = 1/2 it has b = 1/3, c = 7/4 sqrt(2), e = 2/3) and the code of
-github.com/private-attribution/ipa. As restated it is **false for large epsilon**: its first term is the classical Gaussian bound,
+The paper's text could not be reached. The formula was compared with two restatements, which agree but share an author: the source
+of the Internet-Draft draft-case-ppm-binomial-dp (Case and Thomson 2024; at p = 1/2 it has b = 1/3, c = 7/4 sqrt(2), e = 2/3) and
+public code that cites theorem 1. As restated it is **false for large epsilon**: its first term is the classical Gaussian bound,
 which holds up to epsilon 1. One entry that moves by 500 under 20,000 coins has epsilon 40.6 at delta = 0.01, and the formula says
-26.5. So it is used up to epsilon 1 alone, and only where the proof above does not speak: bounds that name no grid, and p other than
-1/2.
+26.5. So it is used up to epsilon 1 alone, where tests found no counter-example and we have no proof of our own, and only where
+the proof above does not speak: bounds that name no grid, and p other than 1/2.
 
 **Rounding at random** (ours). x and x' are clamped, which brings them no further apart, and rounded with the same uniform coins u:
 y_j = floor(x_j + u_j). Let a_j = |x_j - x'_j|, of L2 norm at most r, and f_j the fraction of a_j.
@@ -162,7 +162,7 @@ def binomial_loss(plan: Plan, step: float) -> LeastLoss:
         raise NoGuarantee("The trials are too few for any finite epsilon.", "Raise the trials, or take a coarser grid.")
     raise NoGuarantee(
         "cpSGD's theorem needs trials * p(1-p) >= max(23 log(10d/delta), 2 D/s), and holds up to epsilon 1 alone.",
-        "Raise the trials, or say that contributions lie on the grid of the noise (p = 1/2).",
+        "Raise the trials, or toss fair coins (p = 1/2), for which more is proved.",
     )
 
 

@@ -4,7 +4,7 @@
 * Gaussian noise with sampling is a privacy loss distribution (dp-accounting), composed; all estimates are pessimistic, so every
   figure is an upper bound at any discretisation, and finer steps make it smaller.
 * Discrete Gaussian and Skellam noise are accounted by Renyi divergences at integer orders (`hush.privacy.renyi`).
-* Binomial noise by cpSGD's own (epsilon, delta) of a release, composed as a distribution (`hush.privacy.binomial`).
+* Binomial noise by moments that hold but for its tails, composed as a distribution where sampled (`hush.privacy.binomial`).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from hush.privacy.record_plan import FAST, has_own_noise, record_plan, refuse_un
 from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
 from hush.transforms.discretize import Discretize
 from hush.transforms.noise import ExactNoise, Gaussian, Noise
+from hush.transforms.quantize import BinomialMechanism
 
 TRUSTED = "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds"
 HIDDEN = "nobody else learns who took part in a round, and the rate or size of cohorts was fixed beforehand"
@@ -225,13 +226,20 @@ def needs_noise(method: Method) -> bool:
     """Whether the noise still has to be filled in from a budget."""
     if isinstance(method.local, DpSgd) and method.local.noise is None:
         return True
+    if any(isinstance(part, BinomialMechanism) and part.trials is None for part in method.pipeline.parts):
+        return True
     return any(isinstance(part, Noise) and part.multiplier is None for part in method.pipeline.parts)
 
 
 def with_noise(method: Method, multiplier: float) -> Method:
     """The same method with its noise set."""
     if has_own_noise(method) and isinstance(method.local, DpSgd):
-        return replace(method, local=replace(method.local, noise=multiplier))
+        local = method.local
+        if not any(isinstance(part, BinomialMechanism) for part in method.pipeline.parts):
+            return replace(method, local=replace(local, noise=multiplier))
+        least = multiplier * local.lr * local.reach(1) / local.batch_size  # of one step's update
+        own = (part.with_std(least) if isinstance(part, BinomialMechanism) else part for part in method.pipeline.parts)
+        return method.with_pipeline(*own)
     parts = (replace(p, multiplier=multiplier) if isinstance(p, Noise) else p for p in method.pipeline.parts)
     return method.with_pipeline(*parts)
 

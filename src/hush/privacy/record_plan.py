@@ -7,10 +7,8 @@ clients amplifies nothing for a record, because it shows who took part; what cou
 
 from __future__ import annotations
 
-import math
-
 from hush.cohort import Cohort
-from hush.core import Method
+from hush.core import Chain, Method, Wire
 from hush.errors import NoGuarantee, UsageError
 from hush.local.dp_sgd import DpSgd
 from hush.privacy.bounds import Bound, Quantised, RecordMean
@@ -38,6 +36,9 @@ from hush.transforms.rotate import Rotate
 OWN_SECRETS = (
     "each client draws the batches and the noise of every step by itself and tells nobody (in this simulation one process draws "
     "for all of them)"
+)
+ROUNDED = (
+    "gradients, which are floating-point numbers, are rounded by less than 2^-16 of what a record may add (its noise is exact)"
 )
 PUBLIC_SIZES = "how many records a client holds, and which rounds it joins, are no secret"
 FAST = "nobody exploits the rounding of floating-point noise (fast noise: fit for research, not for adversaries)"
@@ -82,7 +83,7 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
         view=View.MESSAGES,
         sampled=Unit.RECORD,
         noise_per_local_step=True,
-        assumptions=(OWN_SECRETS, PUBLIC_SIZES) if binomial else (OWN_SECRETS, PUBLIC_SIZES, FAST),
+        assumptions=(OWN_SECRETS, PUBLIC_SIZES, ROUNDED if binomial else FAST),
         clients=enrolled.clients,
         cohort=float(cohort.size),
         parameters=enrolled.dim,
@@ -105,15 +106,13 @@ def _binomial(method: Method, local: DpSgd, parts: list[BinomialMechanism], dim:
     before = method.pipeline.parts[: method.pipeline.parts.index(parts[0])]
     if any(type(part) is not Rotate for part in before):
         raise NoGuarantee("What stands before the quantisation is not known to keep lengths.", "Put nothing but Rotate there.")
-    entries = dim
-    for part in before:
-        entries = part.wire(method.uplink(dim).__class__(entries)).entries
+    entries = Chain(before).wire(Wire(dim)).entries
     mechanism = parts[0]
     reach = local.lr * local.reach(dim)  # the update is lr times the mean gradient, and lr does not grow
     inner = RecordMean(reach, local.batch_size)
     bound = Quantised(inner, mechanism.grid, entries, mechanism.levels)
-    std = mechanism.grid * math.sqrt(mechanism.trials) / 2
-    return bound, BinomialNoise(std, On.EVERY, Drawn.MESSAGE, secure=True, trials=mechanism.trials, entries=entries)
+    noise = BinomialNoise(mechanism.std, On.EVERY, Drawn.MESSAGE, secure=True, trials=mechanism.coins, entries=entries)
+    return bound, noise
 
 
 def refuse_unproved(method: Method) -> None:

@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterator
 
 from hush.errors import NoGuarantee
-from hush.privacy.bounds import Bit, Bound, LinearImage, RecordMean, Weighted
+from hush.privacy.bounds import Bit, Bound, LinearImage, Quantised, RecordMean, Weighted
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.vocabulary import (
+    BinomialNoise,
     BoundedParticipation,
     DiscreteGaussianNoise,
     Divisor,
@@ -158,6 +159,8 @@ def _bound(bound: Bound, unit: Unit) -> None:
             "A client can move every record of the batch, so a mean over records does not bound what it adds.",
             "Protect records, or clip the client's own update.",
         )
+    if isinstance(bound, Quantised):
+        _bound(bound.inner, unit)
     if isinstance(bound, Weighted):
         if bound.largest is None:
             raise NoGuarantee(
@@ -195,7 +198,9 @@ def _noise(plan: Plan, phase: Phase, release: Release) -> None:
         raise NoGuarantee("A sum of Laplace shares is not Laplace noise.", "Use Gaussian or Skellam noise for shares.")
     if isinstance(noise, GaussianNoise) and noise.secure and noise.drawn is Drawn.SHARES:
         raise NoGuarantee("Rounded Gaussian shares do not add up to a rounded Gaussian.", "Draw shares of Skellam noise.")
-    if isinstance(noise, DiscreteGaussianNoise | SkellamNoise) and release.bound.lattice != noise.grid:
+    lattice = release.bound.lattice or math.nan
+    integers = isinstance(noise, DiscreteGaussianNoise | SkellamNoise | BinomialNoise)
+    if integers and not math.isclose(lattice, getattr(noise, "grid", 0.0), rel_tol=1e-9):
         raise NoGuarantee(
             "Integer noise covers integers alone: off its grid, one contribution shows through at once.",
             "Round contributions to the grid of the noise, and bound their norm after that (Discretize).",

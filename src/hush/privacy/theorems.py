@@ -188,6 +188,8 @@ def cpfed(
 ) -> Claim:
     """CPFed's Theorem 1: e = rho + 2 sqrt(rho ln(1/d)), rho = T (r/n) * 2 tau L^2 / (r B^2 sigma^2); r cancels.
 
+    Without a secure sum the noise of one client covers its model, and rho is r times that.
+
     `noise` is sigma, `lipschitz` L, `steps` tau, `cohort` r; `gradient_clip` is the bound enforced on records' gradients, if any.
     """
     sizes = {"batch": batch, "steps": steps, "rounds": rounds, "clients": clients, "cohort": cohort}
@@ -210,7 +212,8 @@ def cpfed(
         "zCDP is not multiplied by the sampling rate, be the cohort secret or not; after one step the local models differ, and "
         "only a client's own noise is proved to cover its gradients; unclipped, those have no bound."
     )
-    return Claim(_from_zcdp(rho, delta), "CPFed, Theorem 1", conditions, why)
+    source = "CPFed, Theorem 1" if secure_sum else "CPFed, Theorem 1, without the noise of the others (section VII)"
+    return Claim(_from_zcdp(rho if secure_sum else rho * cohort, delta), source, conditions, why)
 
 
 def dpsfl(

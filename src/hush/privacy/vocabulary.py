@@ -55,6 +55,10 @@ class Noise:
     secure: bool = False
     """Exact integers from a cryptographic stream, instead of floating-point draws fit for research."""
 
+    def louder(self, factor: float) -> Noise:
+        """The same, `factor` times as strong."""
+        return replace(self, std=self.std * factor)
+
     def __post_init__(self) -> None:
         _coerce(self, on=On, drawn=Drawn)
 
@@ -96,6 +100,11 @@ class BinomialNoise(Noise):
     @property
     def grid(self) -> float:
         return self.std / math.sqrt(self.trials * self.probability * (1 - self.probability))
+
+    def louder(self, factor: float) -> BinomialNoise:
+        """More coins on the same grid, an even number of them."""
+        trials = max(2, 2 * math.ceil(self.trials * factor**2 / 2 * (1 - 1e-12)))
+        return replace(self, trials=trials, std=self.std * math.sqrt(trials / self.trials))
 
 
 # -- sampling --------------------------------------------------------------------------------------------------------------------
@@ -350,7 +359,7 @@ class Plan:
         factor = multiplier / self.noise_multiplier
 
         def louder(release: Release) -> Release:
-            return replace(release, noise=replace(release.noise, std=release.noise.std * factor))
+            return replace(release, noise=release.noise.louder(factor))
 
         return replace(self, phases=tuple(replace(p, releases=tuple(map(louder, p.releases))) for p in self.phases))
 

@@ -19,24 +19,27 @@ _SAMPLING = {
     "fixed": "exactly, drawn by the server",
     "bounded": "on average; no client more than {times} times in all",
     "secret": "on average: everybody sends noise, and each client's own secret coin decides on its data",
+    "rotation": "in turns, which everybody knows; no client more than {times} times in all",
 }
 
 
 def certificate_page(certificate: dict[str, Any]) -> str:
     """One self-contained page."""
     name = html.escape(f"{certificate['method']} on {certificate['data']}")
-    body = _proved(certificate) if certificate["guarantee"] else _nothing()
+    body = _proved(certificate) if certificate["guarantee"] else _nothing(certificate)
     head = (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Privacy certificate: {name}</title><style>{STYLE}{_MORE}</style>"
     )
     return head + f"<h1>Privacy certificate</h1><p>{name}, run <code>{certificate['run_id']}</code></p>" + body + "</html>\n"
 
 
-def _nothing() -> str:
-    return (
-        "<div class=no><p class=big>No guarantee</p><p>This method adds no noise to what it releases. Nothing is proved for "
-        "anybody, however many clients took part.</p></div>"
+def _nothing(c: dict[str, Any]) -> str:
+    why = c.get("no_guarantee") or "This method adds no noise to what it releases."
+    lead = (
+        f"<div class=no><p class=big>No guarantee</p><p>{html.escape(why)} Nothing is proved for anybody, however many clients "
+        "took part.</p></div>"
     )
+    return lead + ("<h2>What the paper claims</h2>" + _claim(c) if c.get("claim") else "")
 
 
 def _proved(c: dict[str, Any]) -> str:
@@ -49,6 +52,7 @@ def _proved(c: dict[str, Any]) -> str:
         ("What stays secret", words["hidden"]),
         ("From whom", words["against"]),
         ("Clients", f"{c['clients']:,}"),
+        *_records(c),
         ("Rounds released", _rounds(c)),
         ("Who takes part", f"{c['cohort']:g} of them a round ({_taking_part(c)})"),
         ("Noise", _noise(c)),
@@ -75,9 +79,27 @@ def _proved(c: dict[str, Any]) -> str:
 
 
 def _taking_part(c: dict[str, Any]) -> str:
-    words = str(_SAMPLING.get(c["sampling"], c["sampling"]))
-    times = c["plan"]["phases"][0]["sampling"].get("times")
+    words, phase = str(_SAMPLING.get(c["sampling"], c["sampling"])), c["plan"]["phases"][0]
+    times = phase["sampling"].get("times") or phase["participations"]
     return words.format(times=times) if times is not None else words
+
+
+def _records(c: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a record's own statement rests on."""
+    if c["guarantee"]["unit"] != "record":
+        return []
+    phase, sampling = c["plan"]["phases"][0], c["plan"]["phases"][0]["sampling"]
+    how = "each by its own coin" if sampling["kind"] == "PoissonSampling" else "without replacement"
+    size = sampling["rate"] * sampling["population"] if sampling["kind"] == "PoissonSampling" else sampling["size"]
+    return [
+        ("Records", f"{c['plan']['population']:,} at the client that holds the fewest; those of larger ones are protected better"),
+        ("A step reads", f"{size:g} of them, {how}, drawn anew and in secret by the client itself"),
+        ("Steps in a round", f"{phase['steps']:,}, each under noise of its own"),
+        (
+            "Rounds of a client",
+            f"{phase['participations']} of {phase['rounds']} at most; which clients are drawn amplifies nothing",
+        ),
+    ]
 
 
 def _rounds(c: dict[str, Any]) -> str:
@@ -90,21 +112,33 @@ def _noise(c: dict[str, Any]) -> str:
     kind = (
         "exact integers from a cryptographic stream" if c["noise"] == "secure" else "floating-point draws, fit for research alone"
     )
-    return f"{c['noise_multiplier']:.4g} times the most that one client can add; {kind}"
+    return f"{c['noise_multiplier']:.4g} times the most that one {c['guarantee']['unit']} can add; {kind}"
 
 
 def _attack(c: dict[str, Any]) -> str:
     attack = c["attack"]
     caught, ahead = attack["true_positives_at_1_percent_false_positives"], attack["membership_advantage"]
     return (
-        f"<p>Somebody who knows everything about all other clients guesses whether one client's data were used. Accusing 1 in 100 "
-        f"wrongly, he is right about at most <b>{100 * caught:.1f} in 100</b> of those whose data were used (pure guessing: 1 in "
+        f"<p>Somebody who knows everything about all other {c['guarantee']['unit']}s guesses {_guessed(c)}. Accusing 1 in 100 "
+        f"wrongly, he is right about at most <b>{100 * caught:.1f} in 100</b> of those of whom it is true (pure guessing: 1 in "
         f"100). His best advantage over guessing is at most <b>{ahead:.3f}</b> (true minus false positives).</p>"
+    )
+
+
+def _guessed(c: dict[str, Any]) -> str:
+    if c["guarantee"]["relation"] == "replace-one":
+        return f"which of two {c['guarantee']['unit']}s it was"
+    return (
+        f"whether one {c['guarantee']['unit']}'s data were used"
+        if c["guarantee"]["unit"] == "client"
+        else "whether a record was used"
     )
 
 
 def _server(c: dict[str, Any]) -> str:
     server = c["server_guarantee"]
+    if server is not None and server["view"] == c["guarantee"]["view"]:
+        return "<p>The statement above is one against the server.</p>"
     if server is None:
         return f"<p>No guarantee. {html.escape(c['no_server_guarantee'] or '')}</p>"
     figure = f"epsilon {at_least(server['epsilon'])} at delta {at_least(server['delta'], 2)}"

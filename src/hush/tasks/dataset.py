@@ -60,6 +60,9 @@ class DataSet:
     """Local training that works on this data set; `hush.methods` has its own defaults for everything else."""
     record_settings: Mapping[str, Any] = field(default_factory=dict)
     """The same for methods that put noise on every local step."""
+    record_clients: int | None = None
+    """How many clients share it where records are protected: few enough that each holds many."""
+    record_cohort: float | None = None
 
     @property
     def files(self) -> tuple[File, ...]:

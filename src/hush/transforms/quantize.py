@@ -73,17 +73,31 @@ class BinomialMechanism(Quantize):
     clamps alone, and `cover` rounds. Accounted by `hush.privacy.binomial`.
     """
 
-    trials: int
+    trials: int | None = None
+    """`None` is filled in from a budget."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.trials is None:
+            return
         if not 2 <= self.trials <= 2**52 or self.trials != int(self.trials) or self.trials % 2:
             raise UsageError(f"trials must be an even whole number from 2 to 2^52, not {self.trials}: the noise is centred.")
 
     @property
+    def coins(self) -> int:
+        """The trials, which must have been set by now."""
+        if self.trials is None:
+            raise UsageError("The noise is not set: give trials=... or a budget, privacy=hush.Budget(epsilon=...).")
+        return self.trials
+
+    @property
     def std(self) -> float:
         """Of one entry of one message."""
-        return self.grid * math.sqrt(self.trials) / 2
+        return self.grid * math.sqrt(self.coins) / 2
+
+    def with_std(self, least: float) -> BinomialMechanism:
+        """The same, with so many trials that the noise of an entry has this standard deviation or a little more."""
+        return replace(self, trials=trials_for(least, self.grid))
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         return self._scaled(x)
@@ -96,18 +110,23 @@ class BinomialMechanism(Quantize):
         if len(own) != len(x):
             raise UsageError(f"{len(x):,} messages and the secrets of {len(own):,} clients do not go together.")
         coins, noise = np.empty(x.shape, dtype=np.int64), np.empty(x.shape, dtype=np.int64)
-        law, entries = CentredBinomial(self.trials), x.shape[1]
-        rounding, streams = own.words("rounding", rnd.index), own.words(f"binomial {self.trials}", rnd.index).streams
+        law, entries = CentredBinomial(self.coins), x.shape[1]
+        rounding, streams = own.words("rounding", rnd.index), own.words(f"binomial {self.coins}", rnd.index).streams
         for client, stream in enumerate(streams):
             coins[client] = rounding.take(client, entries).view(np.int64)
             noise[client] = law.draw(stream, entries)
         return rounded(x, torch.from_numpy(coins).to(x.device)) + torch.from_numpy(noise).to(x.device)
 
     def wire(self, incoming: Wire) -> Wire:
-        return replace(incoming, bits=(self.levels + self.trials - 1).bit_length(), integer=True)
+        return replace(incoming, bits=(self.levels + self.coins - 1).bit_length(), integer=True)
 
     def bound(self, incoming: Bound) -> Bound:
         return Bound(reason=_NO_BOUND)
+
+
+def trials_for(std: float, grid: float) -> int:
+    """The least even number of fair coins whose sum, times `grid`, has this standard deviation."""
+    return max(2, 2 * math.ceil(2 * (std / grid) ** 2 * (1 - 1e-12)))
 
 
 def rounded(y: Tensor, coins: Tensor) -> Tensor:

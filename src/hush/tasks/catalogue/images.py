@@ -48,6 +48,9 @@ DIGITS = DataSet(
     validation=150,
     public=150,
     settings={"lr": 0.1, "batch_size": 4, "local_epochs": 5, "momentum": 0.5, "public_steps": 40},
+    record_settings={"lr": 0.3, "batch_size": 20, "local_steps": 5},
+    record_clients=20,
+    record_cohort=5,
 )
 
 FASHION_MNIST = DataSet(
