@@ -234,9 +234,7 @@ def _budget(spec: Spec, method: Method, lenient: bool) -> Budget | None:
         return None
     noise_given = not needs_noise(method)
     if spec.noise is not None and "noise" not in methods.settings_of(spec.method) and not lenient:
-        raise UsageError(
-            f"{method.name} has no noise multiplier: give --epsilon, or its own setting (hush methods --json lists them)."
-        )
+        raise UsageError(f"{method.name} has no noise multiplier: give --epsilon, or a setting of its own (--set).")
     if spec.budget is not None:
         if not noise_given:
             raise UsageError(

@@ -55,8 +55,8 @@ def audit(
         method = with_noise(method, getattr(method.local, "shows_at", 1.0))
     with _one_thread():
         if has_own_noise(method):
-            return audit_records(method, cohort or Rotation(1), task, rounds, scenes or RECORD_SCENES, tell)
-        return _audit(method, cohort or Poisson(1), task, rounds, rate, scenes or SCENES, tell)
+            return audit_records(method, cohort or Rotation(1), task, rounds, scenes if scenes is not None else RECORD_SCENES, tell)
+        return _audit(method, cohort or Poisson(1), task, rounds, rate, scenes if scenes is not None else SCENES, tell)
 
 
 @contextmanager

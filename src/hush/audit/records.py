@@ -64,6 +64,10 @@ class RecordStage:
         """Give each client's victim this record."""
         self.run.train.x[self.victims] = records.to(self.run.train.x.dtype)
 
+    def plant_all(self, records: Tensor) -> None:
+        """Give every client these records, `[clients, size, dim]`."""
+        self.run.train.x[:] = records.reshape(-1, self.dim).to(self.run.train.x.dtype)
+
     def masks(self, index: int) -> Tensor:
         """The coordinates that each client sends in a round: public, and known beforehand."""
         keys = clients_of(self.run, self.ids, self.run.round(index))[1]
@@ -90,7 +94,9 @@ class RecordStage:
     def total_of(self, index: int, ids: Tensor, lengths: Tensor) -> Tensor:
         """The sum over the clients `ids` alone, client i with a record of `lengths[i]` on coordinate i; in units of reach."""
         run, rnd = self.run, self.run.round(index)
-        self.run.train.x[self.victims] = torch.diag(lengths).to(self.run.train.x.dtype)
+        records = torch.zeros(len(ids), self.dim, dtype=self.run.train.x.dtype)
+        records[torch.arange(len(ids)), ids] = lengths[ids].to(records.dtype)
+        self.run.train.x[self.victims[ids]] = records
         params = run.learner.initial()
         public = run.method.prepare(params, run.method.init(params), rnd, run.server)
         data, keys = clients_of(run, ids, rnd)

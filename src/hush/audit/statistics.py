@@ -19,29 +19,46 @@ class Finding(NamedTuple):
     """Above zero the claim is falsified: some event is more likely with the client than e^eps times without it, plus delta."""
     epsilon: float
     """An epsilon that the mechanism has at least, at the asked delta, with 99% confidence."""
+    at: float = 0.0
+    """The epsilon at which the margin is largest."""
 
 
-def against_profile(present: np.ndarray, absent: np.ndarray, deltas: np.ndarray, delta: float, alarm: float = 1e-4) -> Finding:
+LEVELS = np.linspace(0.01, 0.99, 40)
+"""Quantiles of all scores at which present and absent are told apart."""
+FAR = np.concatenate([LEVELS, [0.0005, 0.001, 0.002, 0.003, 0.005, 0.995, 0.997, 0.998, 0.999, 0.9995]])
+"""And far out, where few victims show at all, and those clearly."""
+
+
+def against_profile(
+    present: np.ndarray,
+    absent: np.ndarray,
+    deltas: np.ndarray,
+    delta: float,
+    alarm: float = 1e-4,
+    levels: np.ndarray = LEVELS,
+) -> Finding:
     """Hold scores with and without a client against a whole claimed profile delta(eps) on `EPS`.
 
     Thresholds come from half of the scores, the test from the other half. Clopper and Pearson's bounds, with Bonferroni's
     correction over thresholds, tails and directions: a true claim fails with probability at most `alarm`.
     """
     cut = len(present) // 2
-    thresholds = np.quantile(np.concatenate([present[:cut], absent[:cut]]), np.linspace(0.01, 0.99, 40))
+    thresholds = np.quantile(np.concatenate([present[:cut], absent[:cut]]), levels)
     above = (_at_least(present[cut:], thresholds), _at_least(absent[cut:], thresholds))
     trials = (len(present) - cut, len(absent) - cut)
-    margin, epsilon = -1.0, 0.0
+    margin, epsilon, at = -1.0, 0.0, 0.0
     tests = 4 * len(thresholds)
     for tail in (False, True):
         hits = [n - k if tail else k for n, k in zip(trials, above, strict=True)]
         for a, b in ((0, 1), (1, 0)):
             low, high = _lower(hits[a], trials[a], alarm / tests), _upper(hits[b], trials[b], alarm / tests)
-            margin = max(margin, float(np.max(low[:, None] - np.exp(EPS) * high[:, None] - deltas)))
+            margins = (low[:, None] - np.exp(EPS) * high[:, None] - deltas).max(0)
+            if float(margins.max()) > margin:
+                margin, at = float(margins.max()), float(EPS[margins.argmax()])
             low, high = _lower(hits[a], trials[a], 0.01 / tests), _upper(hits[b], trials[b], 0.01 / tests)
             with np.errstate(divide="ignore", invalid="ignore"):
                 epsilon = max(epsilon, float(np.max(np.nan_to_num(np.log((low - delta) / high), nan=0.0, neginf=0.0))))
-    return Finding(margin, epsilon)
+    return Finding(margin, epsilon, at)
 
 
 def _at_least(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:

@@ -102,5 +102,12 @@ def _print(result: Audit, files: list[str]) -> None:
         print(f"  {'ok   ' if attempt.passed else 'WRONG'} attack, {attempt.name}: epsilon {figures} ({attempt.detail})")
     print("  (claims are of the scenes themselves: the same noise, in so many rounds; a run's own epsilon is on its certificate)")
     verdict = "passes: nothing was found that its claim does not allow" if result.passed else "FAILS its audit"
+    if result.claimed:
+        verdict = (
+            "was not caught: its paper's claim may still be false" if result.passed else "breaks its paper's claim, which is false"
+        )
+        print(f"{result.method} as its paper writes it, at noise {result.noise_multiplier:.4g}, {verdict}.")
+        say("Everything is in " + " and ".join(files))
+        return
     print(f"{result.method} with {result.cohort} cohorts at noise {result.noise_multiplier:.4g} {verdict}.")
     say("Everything is in " + " and ".join(files))

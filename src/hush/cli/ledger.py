@@ -12,7 +12,7 @@ from hush.cli import options
 from hush.cli.console import out, print_json
 from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
-from hush.privacy.guarantee import Relation, at_least, default_delta
+from hush.privacy.guarantee import Relation, Unit, at_least, default_delta
 from hush.privacy.ledger import Ledger, LedgerError
 from hush.privacy.population import Population, filter_order
 
@@ -25,10 +25,16 @@ File = Annotated[Path, typer.Argument(help="The ledger's file.")]
 def create(
     file: File,
     population: Annotated[str, typer.Option("--population", help="Whose privacy is spent.")],
-    clients: Annotated[int, typer.Option("--clients", help="How many they are.")],
     epsilon: Annotated[float, typer.Option("--epsilon", help="The most that all runs together may spend.")],
+    clients: Annotated[int | None, typer.Option("--clients", help="How many they are.")] = None,
+    records: Annotated[
+        int | None, typer.Option("--records", help="With --unit record: how many the smallest client holds.")
+    ] = None,
+    unit: Annotated[str, typer.Option("--unit", help="client (default) or record.")] = "client",
     delta: options.Delta = None,
-    relation: Annotated[str, typer.Option("--relation", help="add-remove (default), zero-out or replace-one.")] = "add-remove",
+    relation: Annotated[
+        str | None, typer.Option("--relation", help="add-remove (default), zero-out or replace-one (default for records).")
+    ] = None,
     adaptive: Annotated[
         bool, typer.Option("--adaptive", help="Enforce it also where later runs are chosen by looking at earlier results.")
     ] = False,
@@ -36,16 +42,22 @@ def create(
     as_json: options.Json = False,
 ) -> None:
     """Set the budget of a population; the file is made if it is not there."""
-    kind = pick({str(r): r for r in Relation}, relation.replace("_", "-"), "relation")
+    who = pick({str(u): u for u in Unit}, unit, "unit")
+    usual = Relation.ADD_REMOVE if who is Unit.CLIENT else Relation.REPLACE_ONE
+    kind = pick({str(r): r for r in Relation}, relation.replace("_", "-"), "relation") if relation is not None else usual
+    size = clients if who is Unit.CLIENT else records
+    if size is None:
+        raise UsageError("Give --clients, or with --unit record --records: how many the smallest client holds.")
     book = Ledger(file)
-    chosen = delta if delta is not None else default_delta(clients)
-    pool = book.set_budget(population, clients, epsilon, chosen, kind, adaptive, change)
+    chosen = delta if delta is not None else default_delta(size if who is Unit.CLIENT else size * (clients or 1))
+    pool = book.set_budget(population, size, epsilon, chosen, kind, adaptive, change, who)
     if as_json:
         print_json(_row(pool))
     else:
         how = ", however runs are chosen" if adaptive else ""
         spent = pool.spent(chosen)
-        print(f"{file}: '{population}', {clients:,} clients, may spend epsilon {epsilon:g} at delta={at_least(chosen, 2)}{how}.")
+        whose = f"{size:,} clients" if who is Unit.CLIENT else f"each record of clients that hold {size:,} or more"
+        print(f"{file}: '{population}', {whose}, may spend epsilon {epsilon:g} at delta={at_least(chosen, 2)}{how}.")
         if spent > 0:
             print(f"It has spent {at_least(spent)}" + (": nothing is left." if spent >= epsilon else "."))
     book.close()

@@ -22,7 +22,7 @@ class AsWritten(DpSgd):
     """DP-SGD with something else in the place of what is proved."""
 
     no_proof: ClassVar[str]
-    shows_at: ClassVar[float] = 1.0
+    shows_at: ClassVar[float] = 1.4
     """The noise at which an audit shows what is wrong."""
     fix: ClassVar[str] = "Leave out mode=paper: the default clips what is sent, record by record."
 
@@ -76,7 +76,7 @@ class CpfedAsWritten(AsWritten):
         "CPFed as written clips nothing: it assumes a Lipschitz constant that cross-entropy does not have, so nothing bounds a "
         "record."
     )
-    shows_at: ClassVar[float] = 0.05
+    shows_at: ClassVar[float] = 0.045
 
     def sums(
         self, learner: FlatModel, params: Tensor, x: Tensor, y: Tensor, real: Tensor, keys: Tensor, active: Tensor | None

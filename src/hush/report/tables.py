@@ -14,7 +14,16 @@ def comparison(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("method", no_wrap=True)
     by = rows[0].get("best_by")
-    for title in ("test", *([f"best by {by}"] if by else []), "epsilon", "MB up", "MB down", "seconds"):
+    units = len({row.get("unit") for row in rows} - {None}) > 1  # an epsilon of records is not one of clients
+    for title in (
+        "test",
+        *([f"best by {by}"] if by else []),
+        "epsilon",
+        *(["of a"] if units else []),
+        "MB up",
+        "MB down",
+        "seconds",
+    ):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -22,6 +31,7 @@ def comparison(rows: list[dict[str, Any]]) -> Table:
             _figure(row, "test_accuracy"),
             *([_figure(row, "best_test_accuracy")] if by else []),
             "none" if row["epsilon"] is None else at_least(row["epsilon"]),
+            *([str(row.get("unit") or "")] if units else []),
             f"{row['uplink_bytes_per_client'] / 1e6:.3g}",
             f"{row['downlink_bytes_per_client'] / 1e6:.3g}",
             f"{row['seconds']:.1f}",
