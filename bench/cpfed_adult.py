@@ -4,8 +4,8 @@
 
 Noise is what the paper's Theorem 1 asks for its own epsilons, with a secure sum and without one (which costs sqrt(10) times as
 much); what is plotted is what is proved for it. Learning rate and clip are tuned on the clients' validation parts, each method and
-noise on the same grid; accuracies are means of the clients' test parts. `cpfed-output` is the variant for which a secure sum is proved to
-help: a statement about whole clients. Cells are kept in OUT/cpfed-adult.json: a run that was stopped goes on.
+noise on the same grid; accuracies are means of the clients' test parts. `cpfed-output` is the variant for which a secure sum is
+proved to help: a statement about whole clients. Cells are kept in OUT/cpfed-adult.json: a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hush.privacy.accountant import account
 
 DELTA, CLIENTS, COHORT, BATCH = 1e-4, 16, 10, 64
 CLAIMED = (1.0, 2.0, 4.0, 7.0, 10.0)
-RATES, CLIPS = (0.3, 1.0, 3.0), (0.1, 0.5)
+RATES, CLIPS = (0.3, 1.0, 3.0, 10.0), (0.5, 2.0)
 MODELS = {"logistic": ("logistic regression", 20, 10, 2), "cpfed-mlp": ("3-layer network", 50, 5, 5)}
 """Rounds, tau of figures 6 and 7, tau of figures 8 and 9."""
 Kept = dict[str, Any]

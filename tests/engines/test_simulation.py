@@ -23,7 +23,7 @@ from tests.conftest import make_task
 
 SECRET = Secret(b"k" * 32)
 SIZES = (5, 3, 8, 1, 6, 4, 2, 7, 5, 3, 3, 9)
-PRIVATE = {"clip": 0.5, "noise": 0.8, "lr": 0.2, "batch_size": 3, "momentum": 0.4}
+PRIVATE = {"clip": 0.5, "noise": 0.8, "lr": 0.2, "batch_size": 3, "momentum": 0.4, "trials": 2**16}
 
 
 def weights(result: hush.Result) -> torch.Tensor:
@@ -87,7 +87,8 @@ def test_an_empty_cohort_still_gets_its_noise() -> None:
 def test_private_methods_learn() -> None:
     sizes = (10,) * 60
     for name in methods.METHODS:
-        settings = {k: v for k, v in {"clip": 1.0, "noise": 0.5, "ratio": 0.5, "lr": 0.5}.items() if k in methods.settings_of(name)}
+        wanted = {"clip": 1.0, "noise": 0.5, "ratio": 0.5, "lr": 0.5, "trials": 2**12, "server_lr": 0.1 if name == "fed-spa" else 1.0}
+        settings = {key: value for key, value in wanted.items() if key in methods.settings_of(name)}
         result = hush.simulate(methods.build(name, **settings), make_task(sizes=sizes), rounds=30, cohort=30, secret=SECRET)
         assert result.test_accuracy is not None
         assert result.test_accuracy > 0.75, name

@@ -98,10 +98,10 @@ def _gaussian(local: DpSgd, dim: int) -> tuple[Bound, Noise]:
 
 def _binomial(method: Method, local: DpSgd, parts: list[BinomialMechanism], dim: int) -> tuple[Bound, Noise]:
     """cpSGD's: one step's mean gradient, quantised, under binomial noise."""
-    if len(parts) > 1 or local.noise or local.steps != 1 or local.momentum or local.decay > 1 or local.mask is not None:
-        raise NoGuarantee(
-            "Binomial noise covers the gradient of one local step, once.",
-            "Use one step (local_steps=1) without momentum, masks or noise of its own.",
+    if len(parts) > 1 or local.noise or local.steps != 1 or local.decay > 1 or local.mask is not None:
+        raise NoGuarantee(  # in one step momentum and prox do nothing yet
+            "Binomial noise covers the gradient of one local step, once, of a learning rate that does not grow.",
+            "Use one step (local_steps=1) without masks, noise of its own, or lr_decay above 1.",
         )
     before = method.pipeline.parts[: method.pipeline.parts.index(parts[0])]
     if any(type(part) is not Rotate for part in before):

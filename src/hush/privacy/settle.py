@@ -59,7 +59,8 @@ def settle_privacy(
         return Settled(method, None, chosen, rounds, method.local.no_proof)
     if needs_noise(method):
         if budget is None:
-            raise UsageError(f"{method.name} needs noise=... or a budget, privacy=hush.Budget(epsilon=...).")
+            kind = "trials" if is_record_level(method) and getattr(method.local, "noise", None) == 0 else "noise"
+            raise UsageError(f"{method.name} needs {kind}=... or a budget, privacy=hush.Budget(epsilon=...).")
         method = with_noise(method, calibrate(planned(with_noise(method, 1.0)), budget.epsilon, chosen))
         return Settled(method, planned(method), chosen, rounds)
     plan = planned(method)
