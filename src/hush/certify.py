@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hush import cohort as cohort_kinds
+from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation
 from hush.engines.rundir import LEDGER, RunDir
 from hush.errors import DataError, HushError
 from hush.experiment import Spec, resolve
+from hush.privacy.bounds import Quantised, RecordMean
 from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger, as_released
@@ -19,9 +22,11 @@ from hush.privacy.vocabulary import (
     BinomialNoise,
     BoundedParticipation,
     Enrolled,
+    Everyone,
     FixedSampling,
     Plan,
     PoissonSampling,
+    Sampler,
     Sampling,
     SecretParticipation,
 )
@@ -84,6 +89,7 @@ def _facts(certificate: dict[str, Any]) -> Check:
             "noise": _noise_fits(plan, ran),
             "sampling": _sampling_fits(plan, certificate["sampling"], ran["cohort"]),
             "cohort": _rate_fits(plan, certificate["cohort"]),
+            "records": plan.unit is not Unit.RECORD or _records_fit(plan, ran),
             "claimed_epsilon": certificate["claimed_epsilon"] == (claim or {}).get("epsilon"),
         }
     except (HushError, KeyError, TypeError, ValueError) as error:
@@ -103,14 +109,42 @@ def _noise_fits(plan: Plan, ran: dict[str, Any]) -> bool:
     return [math.isclose(float(m), plan.noise_multiplier, rel_tol=1e-6) for m in found] == [True]
 
 
+def _records_fit(plan: Plan, ran: dict[str, Any]) -> bool:
+    """Whether steps, batches, clip and participations are those that ran, and the sizes those that were hashed with them."""
+    phase, local = plan.phases[0], ran["local"]
+    found = {name: re.findall(rf"\b{name}=([^,()]+)", local) for name in ("steps", "batch_size", "records")}
+    batch, poisson = int(found["batch_size"][0]), found["records"] == ["'poisson'"]
+    size = min(batch, plan.population)
+    expected: Sampling = FixedSampling(size, plan.population, Sampler.OWN)
+    if poisson:
+        expected = PoissonSampling(size / plan.population, plan.population, Sampler.OWN)
+    bound = phase.releases[0].bound
+    mean = bound.inner if isinstance(bound, Quantised) else bound
+    kinds: dict[str, type[Cohort]] = {
+        k.__name__: k for k in (Poisson, FixedSize, Bounded, cohort_kinds.SecretParticipation, Rotation)
+    }
+    name, _, numbers = ran["cohort"].partition("(")
+    cohort = kinds[name](**{key: float(value) for key, value in re.findall(r"(\w+)=([0-9.e+]+)", numbers)})
+    return (
+        found["steps"] == [str(phase.steps)]
+        and phase.sampling == expected
+        and isinstance(mean, RecordMean)
+        and mean.per_record
+        and mean.batch == batch
+        and phase.participations == cohort.most_participations(ran["rounds"], ran["clients"])
+        and phase.period == cohort.turns(ran["clients"])
+        and (plan.population, plan.parameters) == (ran["records"], ran["parameters"])
+    )
+
+
 def _sampling_fits(plan: Plan, told: str, cohort: str) -> bool:
     """Whether the cohort that ran is of the kind that the certificate names, and may be accounted as the plan does."""
     kinds: dict[str, tuple[str, tuple[type[Sampling], ...]]] = {
         "Poisson": ("poisson", (PoissonSampling,)),
-        "FixedSize": ("fixed", (FixedSampling, BoundedParticipation)),
+        "FixedSize": ("fixed", (FixedSampling, Everyone)),
         "Bounded": ("bounded", (BoundedParticipation,)),
         "SecretParticipation": ("secret", (SecretParticipation,)),
-        "Rotation": ("rotation", (BoundedParticipation,)),
+        "Rotation": ("rotation", (Everyone,)),
     }
     name, accounted = kinds[cohort.partition("(")[0]]
     return told == name and (plan.sampled is Unit.RECORD or isinstance(plan.phases[0].sampling, accounted))

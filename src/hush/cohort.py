@@ -39,6 +39,10 @@ class Cohort:
         """The most rounds that any client joins: what the privacy of its records is accounted for."""
         return rounds
 
+    def turns(self, clients: int) -> int | None:
+        """In how many rounds nobody comes twice; None where somebody may."""
+        return None
+
     def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
         """The ids that take part in round `index`, ascending."""
         raise UsageError(f"{type(self).__name__} does not say who takes part: override draw.")
@@ -109,7 +113,7 @@ class Bounded(Cohort):
         """What to say where that is before the last round."""
         return (
             f"Clients that join {self.participations} times at most last for about {self.lasts(clients):.0f} of {rounds} rounds; "
-            "later ones add noise alone. Raise the participations, or lower the cohort or the rounds."
+            "later ones train nobody. Raise the participations, or lower the cohort or the rounds."
         )
 
     def most_participations(self, rounds: int, clients: int) -> int:
@@ -147,13 +151,20 @@ class Rotation(Cohort):
         """After so many rounds everybody had one turn."""
         return -(-clients // int(self.size))
 
+    def turns(self, clients: int) -> int | None:
+        return self.period(clients)
+
     def most_participations(self, rounds: int, clients: int) -> int:
         return -(-rounds // self.period(clients))
 
     def expected_participations(self, rounds: int, clients: int) -> float:
         return rounds / self.period(clients)
 
+    def init(self, clients: int) -> State:
+        return {"turn": torch.tensor(-1), "order": torch.arange(clients)}
+
     def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
         turn, place = divmod(index, self.period(clients))
-        order = secret.coins("rotation", turn, clients).argsort()
-        return torch.tensor_split(order, self.period(clients))[place].sort().values, state
+        if int(state["turn"]) != turn:  # the order is kept: a run that goes on with another secret must not shuffle a turn anew
+            state = {"turn": torch.tensor(turn), "order": secret.coins("rotation", turn, clients).argsort()}
+        return torch.tensor_split(state["order"], self.period(clients))[place].sort().values, state

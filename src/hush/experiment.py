@@ -168,6 +168,8 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
     settings = _settings(spec, dict(entry.record_settings if recordwise else entry.settings))
     method = methods.build(spec.method, **settings)
     split, *_ = parse(spec.partition or entry.partition)
+    if recordwise:
+        spec = _filled(spec)
     usual, few = (entry.record_clients or entry.clients, entry.record_cohort) if recordwise else (entry.clients, None)
     clients = spec.clients if spec.clients is not None or split == "natural" else usual
     rounds = spec.rounds if spec.rounds is not None else entry.rounds
@@ -189,12 +191,15 @@ def protects_records(method: str) -> bool:
 
 def on_the_same_clients(specs: list[Spec]) -> list[Spec]:
     """For comparisons: where one method protects records, all share the data among as few clients as it does."""
-    entry = dataset(specs[0].data)
-    if not any(protects_records(spec.method) for spec in specs):
-        return specs
-    usual = {"clients": entry.record_clients, "cohort": entry.record_cohort}
-    unsaid = [{key: value for key, value in usual.items() if value is not None and getattr(spec, key) is None} for spec in specs]
-    return [spec.model_copy(update=own) for spec, own in zip(specs, unsaid, strict=True)]
+    return [_filled(spec) for spec in specs] if any(protects_records(spec.method) for spec in specs) else specs
+
+
+def _filled(spec: Spec) -> Spec:
+    """What is unsaid, as the data set has it for records: clients, cohort, rounds and model."""
+    entry = dataset(spec.data)
+    usual = {key: getattr(entry, f"record_{key}") for key in ("clients", "cohort", "rounds", "model")}
+    unsaid = {key: value for key, value in usual.items() if value is not None and getattr(spec, key) is None}
+    return spec.model_copy(update=unsaid)
 
 
 def _settings(spec: Spec, defaults: dict[str, Any]) -> dict[str, Any]:
@@ -220,7 +225,7 @@ def _settings(spec: Spec, defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind_name(kind: Any) -> str:
-    return {int: "a whole number", float: "a number", str: "a word"}.get(kind, "a number")
+    return {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}.get(kind, "a number")
 
 
 def _budget(spec: Spec, method: Method, lenient: bool) -> Budget | None:

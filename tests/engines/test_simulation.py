@@ -87,7 +87,14 @@ def test_an_empty_cohort_still_gets_its_noise() -> None:
 def test_private_methods_learn() -> None:
     sizes = (10,) * 60
     for name in methods.METHODS:
-        wanted = {"clip": 1.0, "noise": 0.5, "ratio": 0.5, "lr": 0.5, "trials": 2**12, "server_lr": 0.1 if name == "fed-spa" else 1.0}
+        wanted = {
+            "clip": 1.0,
+            "noise": 0.5,
+            "ratio": 0.5,
+            "lr": 0.5,
+            "trials": 2**12,
+            "server_lr": 0.1 if name == "fed-spa" else 1.0,
+        }
         settings = {key: value for key, value in wanted.items() if key in methods.settings_of(name)}
         result = hush.simulate(methods.build(name, **settings), make_task(sizes=sizes), rounds=30, cohort=30, secret=SECRET)
         assert result.test_accuracy is not None

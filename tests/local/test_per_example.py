@@ -452,3 +452,45 @@ def test_settings_that_make_no_sense_are_refused() -> None:
             CoordinateClip(wrong)
     with pytest.raises(UsageError, match="path"):
         Case("mlp").sums(L2Clip(1.0), path="fast")
+
+
+def test_what_an_example_draws_does_not_depend_on_who_else_is_in_the_batch() -> None:
+    """Dropout by the record's own number: without one record, the others contribute what they did."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 3))
+    learner = FlatModel(model, nn.CrossEntropyLoss(reduction="none"), dtype=F64)
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(1, 5, 6, generator=g, dtype=F64), torch.randint(0, 3, (1, 5), generator=g)
+    keys, clip = torch.tensor([7]), L2Clip(0.3)
+
+    def sums(rows: list[int], path: str) -> Tensor:
+        chosen = torch.tensor(rows)
+        real = torch.ones(1, len(rows), dtype=torch.bool)
+        now = learner.initial()[None]
+        return clipped_sums(learner, now, x[:, chosen], y[:, chosen], real, keys, clip, path=path, numbers=chosen[None]).sums
+
+    for path in ("plain", "ghost"):
+        whole = sums([0, 1, 2, 3, 4], path)
+        for left in range(5):
+            others = [i for i in range(5) if i != left]
+            assert float((whole - sums(others, path)).norm()) <= 0.3
+            assert apart(whole - sums(others, path), sums([left], path)) < 1e-9
+
+
+def test_mixing_that_the_first_examples_hide_is_found() -> None:
+    """Divided by the largest entry of the batch, which is 1 in all the data: scaled copies show it."""
+
+    class ByTheLargest(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.layer(x / x.abs().max())
+            return out
+
+    learner = FlatModel(ByTheLargest(), nn.CrossEntropyLoss(reduction="none"), dtype=F64)
+    x = torch.rand(1, 4, 4, dtype=F64)
+    x[..., 0] = 1.0
+    y, real = torch.tensor([[0, 1, 2, 0]]), torch.ones(1, 4, dtype=torch.bool)
+    with pytest.raises(UsageError, match="something else than plain"):
+        clipped_sums(learner, learner.initial()[None], x, y, real, torch.tensor([1]), L2Clip(1.0), path="ghost")

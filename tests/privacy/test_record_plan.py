@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from hush import Budget, NoGuarantee, UsageError, methods
-from hush.cohort import Bounded, FixedSize, Poisson, Rotation
+from hush.cohort import Bounded, FixedSize, Poisson, Rotation, SecretParticipation
 from hush.core import Method, chain
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import L2Clip
@@ -16,10 +16,23 @@ from hush.privacy.bounds import RecordMean
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.plan import is_private, needs_noise, plan_of, server_plan, takes_turns, with_noise, with_secure_noise
 from hush.privacy.settle import as_charged, settle_privacy
-from hush.privacy.vocabulary import Enrolled, FixedSampling, Phase, Plan, PoissonSampling, Sampler
+from hush.privacy.vocabulary import (
+    BoundedParticipation,
+    Drawn,
+    Enrolled,
+    Everyone,
+    FixedSampling,
+    GaussianNoise,
+    Phase,
+    Plan,
+    PoissonSampling,
+    Release,
+    Sampler,
+)
 from hush.privacy.written import plan_from_dict, plan_to_dict
 from hush.transforms import Clip, Gaussian
 from hush.transforms.own_mask import OwnRandK
+from hush.transforms.quantize import BinomialMechanism
 
 MNIST = Enrolled(100, 600, 60_000, 21_840)
 
@@ -172,11 +185,60 @@ def test_what_has_no_proof_is_refused() -> None:
         settle_privacy(methods.cpfed(mode="paper"), Rotation(10), MNIST, 5, Budget(1.0), None)
 
 
-def test_noise_on_the_sum_makes_it_a_client_level_method() -> None:
+def test_noise_on_the_sum_makes_it_a_client_level_method_and_both_are_refused() -> None:
     both = replace(methods.dp_fed(noise=1.0), pipeline=chain(Clip(1.0), Gaussian(1.0)))
-    plan = plan_of(both, Poisson(10), 100, 3)
-    assert plan.unit is Unit.CLIENT
+    with pytest.raises(NoGuarantee, match="which shall be stated"):
+        plan_of(both, Poisson(10), 100, 3)
     assert plan_of(replace(both, local=DpSgd(noise=0.0, clip=L2Clip(2.0))), Poisson(10), 100, 3).unit is Unit.CLIENT
+
+
+def test_a_class_inherits_no_promise() -> None:
+    """Kinds that were proved, and nothing that only descends from them."""
+
+    @dataclass(frozen=True)
+    class Always(Bounded):
+        pass
+
+    @dataclass(frozen=True)
+    class Wide(L2Clip):
+        pass
+
+    @dataclass(frozen=True)
+    class Other(OwnRandK):
+        pass
+
+    @dataclass(frozen=True)
+    class Quiet(BinomialMechanism):
+        pass
+
+    plain = methods.dp_fed(noise=1.0)
+    mask = Other(0.5)
+    for method, cohort in (
+        (plain, Always(10, 3)),
+        (replace(plain, local=DpSgd(noise=1.0, clip=Wide(1.0))), Rotation(10)),
+        (replace(plain, local=DpSgd(noise=1.0, mask=mask), pipeline=chain(mask)), Rotation(10)),
+        (replace(methods.cpsgd(trials=2**16), pipeline=chain(Quiet(101, 0.1, 2**16))), Rotation(10)),
+    ):
+        with pytest.raises(NoGuarantee, match="inherits no promise"):
+            plan_of(method, cohort, MNIST, 5)
+    with pytest.raises(NoGuarantee, match="Take turns"):
+        plan_of(plain, SecretParticipation(10), MNIST, 5)
+
+
+def test_turns_are_counted_as_they_come() -> None:
+    """10 of 100 clients in turns: nobody has come twice before round 11."""
+    plan = plan_of(methods.dp_fed(noise=3.0, local_steps=7), Rotation(10), MNIST, 45)
+    assert [plan.first(t).phases[0].times for t in (1, 10, 11, 20, 21, 45)] == [7, 7, 14, 14, 21, 35]
+    assert spent(plan, 1e-3, 10) == spent(plan, 1e-3, 1) < spent(plan, 1e-3, 11)
+    assert plan.first(12).phases[0].again(2).times == 21  # ten rounds, two of them drawn again
+
+
+def test_steps_count_under_every_kind_of_sampling() -> None:
+    release = Release(RecordMean(1.0, 10), GaussianNoise(0.3, drawn=Drawn.MESSAGE))
+    kind = {"unit": Unit.RECORD, "relation": Relation.REPLACE_ONE, "view": View.MESSAGES}
+    bounded = Plan((Phase((release,), BoundedParticipation(2), 9, steps=5),), 100, **kind)  # type: ignore[arg-type]
+    everyone = Plan((Phase((release,), Everyone(), 9, steps=5, participations=2),), 100, **kind)  # type: ignore[arg-type]
+    assert account(bounded, 1e-5).epsilon == pytest.approx(account(everyone, 1e-5).epsilon)
 
 
 def test_shares_under_a_secure_sum_protect_from_the_server() -> None:

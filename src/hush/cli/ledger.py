@@ -72,15 +72,13 @@ def show(file: File, as_json: options.Json = False) -> None:
         print_json({"ledger": str(file), "entries": book.entries, "head": book.head, "populations": rows})
         book.close()
         return
-    table = Table("population", "clients", "runs", "rounds charged", "spent", "budget", "delta", box=None, pad_edge=False)
+    table = Table("population", "who", "runs", "rounds charged", "spent", "budget", "delta", box=None, pad_edge=False)
     for row in rows:
         figure = row["epsilon_adaptive"] if row["adaptive"] else row["epsilon"]
         spent = "no proof" if figure is None else at_least(figure)
         budget = "none" if row["budget"] is None else f"{row['budget']:g}" + (" (adaptive)" if row["adaptive"] else "")
         charged = sum(run["charged"] for run in row["runs"])
-        table.add_row(
-            row["name"], f"{row['clients']:,}", str(len(row["runs"])), str(charged), spent, budget, at_least(row["delta"], 2)
-        )
+        table.add_row(row["name"], _who(row), str(len(row["runs"])), str(charged), spent, budget, at_least(row["delta"], 2))
     out().print(table)
     print(f"{book.entries} entries; the last one's hash is {book.head}")
     book.close()
@@ -112,6 +110,10 @@ def _existing(file: Path) -> Ledger:
     return Ledger(file)
 
 
+def _who(row: dict[str, Any]) -> str:
+    return f"{row['clients']:,} clients" if row["unit"] == "client" else f"records, {row['records']:,} or more to a client"
+
+
 def _row(pool: Population) -> dict[str, Any]:
     delta = pool.delta if pool.delta is not None else default_delta(pool.size)
     try:
@@ -126,7 +128,8 @@ def _row(pool: Population) -> dict[str, Any]:
             filtered = None
     return {
         "name": pool.name,
-        "clients": pool.size,
+        "clients": pool.size if pool.unit is Unit.CLIENT else None,
+        "records": pool.size if pool.unit is Unit.RECORD else None,
         "unit": str(pool.unit),
         "relation": str(pool.relation),
         "epsilon": spent,

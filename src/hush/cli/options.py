@@ -14,8 +14,15 @@ import typer
 from hush.errors import UsageError
 from hush.experiment import Spec, parse_settings, read_toml
 
-Delta = Annotated[float | None, typer.Option("--delta", help="Delta [default: clients^-1.1].")]
-Sampling = Annotated[str | None, typer.Option("--sampling", help="poisson (default), fixed, bounded or secret.")]
+Delta = Annotated[
+    float | None, typer.Option("--delta", help="Delta [default: n^-1.1, n the clients or, where records are protected, those].")
+]
+Sampling = Annotated[
+    str | None,
+    typer.Option(
+        "--sampling", help="poisson, fixed, bounded, secret or rotation [default: rotation where taking part shows, else poisson]."
+    ),
+]
 Participations = Annotated[int | None, typer.Option("--participations", help="With --sampling bounded: most rounds of a client.")]
 Partition = Annotated[
     str | None,

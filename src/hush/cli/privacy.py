@@ -59,16 +59,23 @@ class Asked:
     def drawn(self) -> Cohort:
         """Who takes part; for records only how often a client does at most."""
         if self.kind is Unit.CLIENT:
+            if self.records is not None or self.batch is not None or self.steps != 1:
+                raise UsageError("--records, --batch and --local-steps go with --unit record.")
             if self.cohort is None or self.clients is None:
                 raise UsageError("Give --cohort and --clients: how many take part in a round, of how many.")
             if self.participations is not None and self.sampling != "bounded":
                 raise UsageError("--participations goes with --sampling bounded, or with --unit record.")
             return make_cohort(self.sampling or "poisson", self.cohort, self.participations or 1)
-        if self.participations is not None:
-            return Bounded(1, self.participations)
-        if self.cohort is None or self.clients is None:
-            return Bounded(1, self.rounds)
-        return make_cohort(self.sampling or "rotation", self.cohort)
+        if self.participations is not None and self.sampling not in (None, "bounded"):
+            raise UsageError(f"--sampling {self.sampling} says itself how often a client joins: leave --participations out.")
+        if self.sampling is not None and (self.cohort is None or self.clients is None):
+            raise UsageError(f"--sampling {self.sampling} needs --cohort and --clients.")
+        size, of = (1.0, 1) if self.cohort is None or self.clients is None else (self.cohort, self.clients)
+        most = self.participations if self.participations is not None else self.rounds
+        counted = self.participations is not None or self.cohort is None or self.clients is None
+        drawn = Bounded(size, most) if counted else make_cohort(self.sampling or "rotation", size)
+        drawn.check(of)
+        return drawn
 
     def plan(self, noise: float) -> Plan:
         """The plan of clip-and-noise, derived from the very objects that would run."""

@@ -160,6 +160,8 @@ def _one(ready: Run, folder: RunDir, label: str) -> Result:
     from hush.report.certificate_page import certificate_page
     from hush.report.page import run_page
 
+    for line in result.guarantee.warnings if result.guarantee else ():
+        say(f"note: {line}")
     certificate = folder.read_json("certificate.json")
     folder.write_bytes("certificate.html", certificate_page(certificate).encode())
     details = folder.keep_rounds("diagnostics.jsonl", result.rounds)
@@ -230,7 +232,7 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
         privacy = (
             "no privacy guarantee"
             if row["epsilon"] is None
-            else f"eps={at_least(row['epsilon'])} at delta={at_least(row['delta'], 2)}"
+            else f"eps={at_least(row['epsilon'])} at delta={at_least(row['delta'], 2)}, noise {row['noise_multiplier']:.4g}"
         )
         sent, got = row["uplink_bytes_per_client"] / 1e6, row["downlink_bytes_per_client"] / 1e6
         took = row["estimated_seconds"]

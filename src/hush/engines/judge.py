@@ -175,6 +175,8 @@ def _configuration(run: Run) -> dict[str, Any]:
         "server": repr(run.method.server),
         "cohort": repr(run.cohort),
         "clients": run.train.count,
+        "records": run.enrolled.records,
+        "parameters": run.enrolled.dim,
         "rounds": run.rounds_planned,
         "dropout": run.dropout,
         "seed": run.seed,

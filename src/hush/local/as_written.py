@@ -51,10 +51,18 @@ class FedSpaAsWritten(AsWritten):
         return math.sqrt(2 * self.entries(dim) / dim) * self.clip.norm
 
     def sums(
-        self, learner: FlatModel, params: Tensor, x: Tensor, y: Tensor, real: Tensor, keys: Tensor, active: Tensor | None
+        self,
+        learner: FlatModel,
+        params: Tensor,
+        x: Tensor,
+        y: Tensor,
+        real: Tensor,
+        keys: Tensor,
+        active: Tensor | None,
+        numbers: Tensor,
     ) -> ClippedSums:
         assert isinstance(self.clip, L2Clip)
-        found = clipped_sums(learner, params, x, y, real, keys, self.clip, None, memory=learner.memory)
+        found = clipped_sums(learner, params, x, y, real, keys, self.clip, None, memory=learner.memory, numbers=numbers)
         return found if active is None else found._replace(sums=found.sums * active)
 
     def initialised(self, learner: FlatModel, params: Tensor, data: Shard, keys: Tensor) -> LocalUpdate:
@@ -79,7 +87,15 @@ class CpfedAsWritten(AsWritten):
     shows_at: ClassVar[float] = 0.045
 
     def sums(
-        self, learner: FlatModel, params: Tensor, x: Tensor, y: Tensor, real: Tensor, keys: Tensor, active: Tensor | None
+        self,
+        learner: FlatModel,
+        params: Tensor,
+        x: Tensor,
+        y: Tensor,
+        real: Tensor,
+        keys: Tensor,
+        active: Tensor | None,
+        numbers: Tensor,
     ) -> ClippedSums:
         weight = real.to(params.dtype)
         mean, losses = learner.gradients(params, x, y, weight, keys)

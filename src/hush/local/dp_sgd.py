@@ -78,6 +78,8 @@ class DpSgd(LocalUpdate):
         return self.noise * self.reach(dim) if self.noise else 0.0
 
     def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
+        if params.dtype in (torch.float16, torch.bfloat16):
+            raise UsageError("Noise in half precision leaves coordinates bare: DP-SGD needs float32 or float64.")
         dim, count = params.numel(), len(data.size)
         lr = self.lr * self.decay ** (rnd.index // self.every)
         places = None if self.mask is None else self.mask.places(keys, dim)
@@ -94,7 +96,8 @@ class DpSgd(LocalUpdate):
         losses = params.new_zeros(count)
         for step, batch in enumerate(batches):
             x, y = data.x[batch.rows], data.y[batch.rows]
-            gradient, loss = self.sums(learner, local, x, y, batch.real, fold(keys, step), active)
+            numbers = batch.rows - data.start[:, None]  # a record's dropout is its own, whoever else was drawn
+            gradient, loss = self.sums(learner, local, x, y, batch.real, fold(keys, step), active, numbers)
             if normals is not None:
                 drawn = normals.draw() * std
                 gradient = gradient.add_(drawn) if places is None else gradient.scatter_add_(1, places, drawn)
@@ -117,9 +120,17 @@ class DpSgd(LocalUpdate):
         return torch.full_like(sizes, self.steps)
 
     def sums(
-        self, learner: FlatModel, params: Tensor, x: Tensor, y: Tensor, real: Tensor, keys: Tensor, active: Tensor | None
+        self,
+        learner: FlatModel,
+        params: Tensor,
+        x: Tensor,
+        y: Tensor,
+        real: Tensor,
+        keys: Tensor,
+        active: Tensor | None,
+        numbers: Tensor,
     ) -> ClippedSums:
         """Each client's sum of its records' gradients, masked and then clipped one by one."""
         if self.clip is None:
             raise UsageError("DP-SGD clips every record's gradient: give a clip.")
-        return clipped_sums(learner, params, x, y, real, keys, self.clip, active, memory=learner.memory)
+        return clipped_sums(learner, params, x, y, real, keys, self.clip, active, memory=learner.memory, numbers=numbers)

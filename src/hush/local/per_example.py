@@ -70,13 +70,15 @@ def clipped_sums(
     mask: Tensor | None = None,
     memory: int = 2**29,
     path: str = "auto",
+    numbers: Tensor | None = None,
 ) -> ClippedSums:
     """The sum of each client's masked, then clipped per-example gradients at its own weights, and its mean loss.
 
     `params[clients, d]`, `x[clients, batch, ...]`, `y[clients, batch, ...]`, `real[clients, batch]` (False: a padded row),
-    `keys[clients]` for dropout, `mask[clients, d]`. An example whose gradient is not finite, inside the mask or outside of it,
-    contributes zero, and so does one without a target that counts. What is held for single examples is cut to about `memory`
-    bytes, but never below one example of each client.
+    `keys[clients]` and `numbers[clients, batch]` for dropout, `mask[clients, d]`. What an example draws must depend on itself alone
+    and not on who else is in the batch: give its number among the client's own (default: its place in the batch). An example
+    whose gradient is not finite, inside the mask or outside of it, contributes zero, and so does one without a target that counts.
+    What is held for single examples is cut to about `memory` bytes, but never below one example of each client.
     """
     if path not in ("auto", "ghost", "plain"):
         raise UsageError(f"The path of per-example gradients is auto, ghost or plain, not '{path}'.")
@@ -88,7 +90,7 @@ def clipped_sums(
     if path == "ghost" and trial.why:
         raise UsageError(f"The ghost path does not serve here, so ask for path='auto' or 'plain': {trial.why}.")
     counts = real if y.is_floating_point() else real & (y != learner.ignored).reshape(*real.shape, -1).any(2)
-    own = fold(keys[:, None], torch.arange(real.shape[1], device=keys.device))  # what an example draws depends on it alone
+    own = fold(keys[:, None], torch.arange(real.shape[1], device=keys.device)[None] if numbers is None else numbers)
     floats = 4 * learner.dim if trial.why else trial.floats[mask is not None]
     most = max(1, memory // max(1, len(params) * floats * params.element_size()))
     sums, losses = _zeros(params), list[Tensor]()
@@ -243,13 +245,40 @@ def _tried(learner: FlatModel, x: Tensor, y: Tensor) -> _Trial:
     x, y = x.flatten(0, 1)[two], y.flatten(0, 1)[two]
     try:
         twin = FlatModel(learner.module, learner.loss, learner.device, torch.float64, learner.ignored)
-        trial = _try(twin, x.double() if x.is_floating_point() else x, y.double() if y.is_floating_point() else y, 1e-6)
+        exact = (x.double() if x.is_floating_point() else x, y.double() if y.is_floating_point() else y)
+        trial = _try_all(twin, *exact, 1e-6)
     except Exception:  # what is written for single precision, or cannot be had so at all
         try:
-            trial = _try(learner, x, y, 1e-3)
+            trial = _try_all(learner, x, y, 1e-3)
         except Exception as error:
             trial = _Trial(first_line(error))
     return known.setdefault(shape, trial)
+
+
+def _try_all(learner: FlatModel, x: Tensor, y: Tensor, rounding: float) -> _Trial:
+    """On the examples, and on others in the place of one: what examples do to each other may not show on those that came first."""
+    trial = _Trial("")
+    for other in _others(x):
+        trial = _try(learner, torch.cat([x[:, :1], other[:, 1:]], 1), y, rounding)
+        if trial.why:
+            return trial
+    return trial
+
+
+def _others(x: Tensor) -> Iterator[Tensor]:
+    """The examples as they are, and far from it, within what their kind allows."""
+    yield x
+    drawn = uniform(torch.arange(x.numel(), device=x.device), ()).reshape(x.shape)
+    if x.is_floating_point():
+        yield 10 * x
+        yield x + 1
+        yield -x
+        yield (drawn.to(x.dtype) - 0.5) * 20
+        yield 1e-3 * x
+    else:
+        low, high = x.min(), x.max()
+        yield (low + high) - x
+        yield low + (drawn.double() * (high - low + 1).double()).to(x.dtype)
 
 
 def _try(learner: FlatModel, x: Tensor, y: Tensor, rounding: float) -> _Trial:

@@ -27,7 +27,10 @@ def record_batches(data: Shard, rnd: Round, kind: str, batch: int, steps: int) -
     A client that has no more than `batch` records reads them all, every time.
     """
     if data.own is None:
-        raise UsageError("Batches of records are drawn from the clients' own secrets, and this shard has none (Shard.own).")
+        raise UsageError(
+            "Batches of records are drawn from the clients' own secrets, and this shard has none (Shard.own): a local update that "
+            "wraps DpSgd must say so, draws_its_own = True."
+        )
     words = data.own.words("records", rnd.index)
     sizes = data.size.tolist()
     starts = data.start.clamp_max(max(len(data.x) - 1, 0))  # of a client without records, which reads nothing

@@ -79,14 +79,23 @@ def _epsilon(plan: Plan, loss: Loss, delta: float) -> float:
     return max(epsilon, 0.0)
 
 
+_TOO_MUCH = 1e6
+"""An epsilon that stands for none."""
+
+
 def calibrate(plan: Plan, epsilon: float, delta: float) -> float:
     """The smallest noise multiplier (to four digits, rounded up) whose proved epsilon is at most `epsilon`."""
     if not 0 < epsilon < math.inf:
         raise UsageError(f"epsilon must be a positive number, not {epsilon:g}.")
     check_delta(delta)
 
+    refuse_without_proof(plan)
+
     def excess(log_noise: float) -> float:
-        return spent(plan.with_noise(math.exp(log_noise)), delta, plan.rounds) - epsilon
+        try:
+            return spent(plan.with_noise(math.exp(log_noise)), delta, plan.rounds) - epsilon
+        except NoGuarantee:  # so little noise that no epsilon is finite
+            return _TOO_MUCH
 
     low, high = math.log(0.3), math.log(2.0)
     while excess(high) > 0:
@@ -101,7 +110,7 @@ def calibrate(plan: Plan, epsilon: float, delta: float) -> float:
     digits = 3 - math.floor(math.log10(noise))
     unit = 10.0**-digits
     noise = round(math.ceil(noise / unit) * unit, digits)
-    while spent(plan.with_noise(noise), delta, plan.rounds, REPORTED_STEP) > epsilon:
+    while excess(math.log(noise)) > 0 or spent(plan.with_noise(noise), delta, plan.rounds, REPORTED_STEP) > epsilon:
         noise = round(noise + unit, digits)
     return noise
 

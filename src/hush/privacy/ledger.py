@@ -151,9 +151,9 @@ class Ledger:
                 self._append("population", body | {"epsilon": None, "delta": None, "adaptive": False})
                 known = self.populations[population]
         for what, here, there in (
-            ("members", known.size, plan.population),
             ("as its unit", known.unit, plan.unit),
             ("as its relation", known.relation, plan.relation),
+            ("members", known.size, plan.population),
         ):
             if here != there:
                 raise NoGuarantee(

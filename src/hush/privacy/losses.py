@@ -125,6 +125,8 @@ def _over(plan: Plan) -> str:
     if kinds == {BoundedParticipation}:
         most = [renyi.times(p.sampling, p.rounds) for p in plan.phases if isinstance(p.sampling, BoundedParticipation)]
         return f" over at most {sum(most)} participations of a client"
+    if any(phase.period is not None for phase in plan.phases):
+        return f" over at most {sum(phase.times for phase in plan.phases)} participations of a client, in turns"
     return " under min-separation" if MinSeparation in kinds else ""
 
 
@@ -140,7 +142,7 @@ def shift(plan: Plan, phase: Phase, relation: Relation) -> float:
 def _unsampled_shift(plan: Plan, phase: Phase) -> float:
     one, sampling = shift(plan, phase, plan.relation), phase.sampling
     if isinstance(sampling, BoundedParticipation):
-        return one * math.sqrt(renyi.times(sampling, phase.rounds))
+        return one * math.sqrt(renyi.times(sampling, phase.rounds) * phase.steps)
     if isinstance(sampling, MinSeparation):
         return one * toeplitz_sensitivity(sampling, phase.rounds)
     if isinstance(sampling, FixedSampling):  # everybody is drawn, and adding a unit displaces another

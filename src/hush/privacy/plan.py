@@ -56,7 +56,7 @@ def plan_of(
     enrolled = clients if isinstance(clients, Enrolled) else Enrolled(clients)
     if has_own_noise(method):
         _refuse_overridden(method)
-        refuse_unproved(method)
+        refuse_unproved(method, cohort)
         cohort.check(enrolled.clients)
         return record_plan(method, cohort, enrolled, rounds, relation)
     clients = enrolled.clients
@@ -64,7 +64,7 @@ def plan_of(
     if noise.shares:
         view = View.SECAGG
     secret = type(cohort) is cohorts.SecretParticipation
-    sampling = _sampling(cohort, clients, rounds)
+    sampling = _sampling(cohort, clients)
     if relation is None:
         seen = secret or view is not View.RELEASED or type(cohort) is cohorts.Rotation
         relation = Relation.ZERO_OUT if seen else Relation.ADD_REMOVE
@@ -76,11 +76,11 @@ def plan_of(
     survivors = _survivors(clients, dropout) if secret else None
     if noise.shares and not secret:  # who takes part is visible: nothing is amplified, every round that a client can join counts
         survivors = _survivors(_fewest(cohort, clients), dropout)
-        sampling = say.BoundedParticipation(cohort.most_participations(rounds, clients))
+        sampling = say.Everyone()
     masked = any(part.wire(_PROBE).entries < _PROBE.entries for part in method.pipeline.parts)
     told = _noise(noise, say.On.MASK if masked else say.On.EVERY, survivors)
     plan = Plan(
-        phases=(Phase(_releases(bound, told), sampling, rounds),),
+        phases=(Phase(_releases(bound, told), sampling, rounds, period=cohort.turns(clients)),),
         population=clients,
         unit=Unit.CLIENT,
         relation=relation,
@@ -129,7 +129,7 @@ def _assumptions(plan: Plan) -> tuple[str, ...]:
     return (*told, EXACT if plan.secure else FAST)
 
 
-def _sampling(cohort: Cohort, clients: int, rounds: int) -> Sampling:
+def _sampling(cohort: Cohort, clients: int) -> Sampling:
     """What a cohort's kind and numbers say; a subclass may draw otherwise, so it says nothing."""
     cohort.check(clients)
     rate = cohort.size / clients
@@ -142,7 +142,7 @@ def _sampling(cohort: Cohort, clients: int, rounds: int) -> Sampling:
     if type(cohort) is cohorts.SecretParticipation:
         return say.SecretParticipation(rate, clients)
     if type(cohort) is cohorts.Rotation:
-        return say.BoundedParticipation(cohort.most_participations(rounds, clients))
+        return say.Everyone()  # in their turns: see the phase
     raise NoGuarantee(f"{type(cohort).__name__} has no proved accounting.", "Sample with Poisson, FixedSize or Bounded.")
 
 
@@ -194,6 +194,11 @@ def find_noise(method: Method) -> tuple[Noise, Bound]:
         )
     if len(noises) > 1:
         raise NoGuarantee(f"{method.name} draws noise {len(noises)} times in one pipeline.", "Keep one Gaussian, at the end.")
+    if isinstance(method.local, DpSgd) and method.local.noise != 0:
+        raise NoGuarantee(
+            f"{method.name} draws noise inside local training, for records, and on the sum, for clients: which shall be stated?",
+            "Keep one: DpSgd(noise=0.0), or a pipeline without noise.",
+        )
     for part in parts[noises[0] + 1 :]:
         if type(part).encode is not Transform.encode or type(part).decode is not Transform.decode:
             raise NoGuarantee(

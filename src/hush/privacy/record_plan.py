@@ -7,10 +7,11 @@ clients amplifies nothing for a record, because it shows who took part; what cou
 
 from __future__ import annotations
 
-from hush.cohort import Cohort
+from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation, SecretParticipation
 from hush.core import Chain, Method, Wire
 from hush.errors import NoGuarantee, UsageError
 from hush.local.dp_sgd import DpSgd
+from hush.local.per_example import CoordinateClip, L2Clip
 from hush.privacy.bounds import Bound, Quantised, RecordMean
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.vocabulary import (
@@ -62,7 +63,8 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
     assert isinstance(local, DpSgd)
     if enrolled.records is None or enrolled.dim is None:
         raise UsageError(
-            f"{method.name} protects records: say how many the smallest client holds, and how many parameters there are."
+            f"{method.name} protects records: say how many the smallest client holds and how many parameters there are, "
+            "hush.Enrolled(clients, records=..., dim=...)."
         )
     if local.clip is None:
         raise NoGuarantee(f"Nothing clips a record's gradient in {method.name}, so nothing bounds it.", "Clip record by record.")
@@ -76,7 +78,7 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
     bound, noise = _binomial(method, local, binomial, enrolled.dim) if binomial else _gaussian(local, enrolled.dim)
     most = cohort.most_participations(rounds, enrolled.clients)
     return Plan(
-        phases=(Phase((Release(bound, noise),), sampling, rounds, local.steps, most),),
+        phases=(Phase((Release(bound, noise),), sampling, rounds, local.steps, most, cohort.turns(enrolled.clients)),),
         population=enrolled.records,
         unit=Unit.RECORD,
         relation=relation or Relation.REPLACE_ONE,
@@ -115,14 +117,33 @@ def _binomial(method: Method, local: DpSgd, parts: list[BinomialMechanism], dim:
     return bound, noise
 
 
-def refuse_unproved(method: Method) -> None:
+def refuse_unproved(method: Method, cohort: Cohort) -> None:
     """Only the very classes whose steps were proved."""
     local = method.local
     if type(local) is not DpSgd:
         raise NoGuarantee(
             getattr(local, "no_proof", f"{type(local).__name__} is not the local training that was proved."),
-            getattr(local, "fix", "Use hush.DpSgd itself."),
+            getattr(local, "fix", "Use hush.local.DpSgd itself."),
         )
+    if isinstance(cohort, SecretParticipation):
+        raise NoGuarantee(
+            "Secret participation hides who adds data to a sum; here every message is covered by itself, and each client would "
+            "only send more of them.",
+            "Take turns: --sampling rotation.",
+        )
+    mechanisms = [part for part in method.pipeline.parts if isinstance(part, BinomialMechanism)]
+    known: tuple[tuple[object, tuple[type, ...]], ...] = (
+        (cohort, (Rotation, Bounded, Poisson, FixedSize)),
+        (local.clip, (L2Clip, CoordinateClip, type(None))),
+        (local.mask, (OwnRandK, type(None))),
+        *((part, (BinomialMechanism,)) for part in mechanisms),
+    )
+    for part, kinds in known:
+        if type(part) not in kinds:
+            raise NoGuarantee(
+                f"{type(part).__name__} is not one that was proved: a class inherits no promise.",
+                f"Use {kinds[0].__name__} itself.",
+            )
     masks = [part for part in method.pipeline.parts if isinstance(part, OwnRandK)]
     if local.mask is not None and masks != [local.mask]:
         raise NoGuarantee("Clients train on one mask and send another.", "Put the mask of local training into the pipeline.")

@@ -61,7 +61,7 @@ def _phase(plan: Plan, phase: Phase, order: int) -> float:
     if isinstance(sampling, Everyone):
         return phase.times * _joint(plan, phase, plan.relation)(order)
     if isinstance(sampling, BoundedParticipation):
-        return times(sampling, phase.rounds) * _joint(plan, phase, plan.relation)(order)
+        return times(sampling, phase.rounds) * phase.steps * _joint(plan, phase, plan.relation)(order)
     if isinstance(sampling, FixedSampling) and plan.relation is Relation.ADD_REMOVE:
         # adding a unit displaces another, which changes the sum as replacing would
         return phase.times * sampled(_joint(plan, phase, Relation.REPLACE_ONE), sampling.rate, order)

@@ -92,6 +92,8 @@ def _participation(phase: Phase) -> None:
             "Nothing limits how often a client takes part, so its loss has no limit either.",
             "Cap the participations beforehand and enforce it: Bounded(size, participations=k).",
         )
+    if isinstance(sampling, MinSeparation) and phase.steps > 1:
+        raise NoGuarantee("Correlated noise is proved for one release a round.", "Release once a round.")
     if isinstance(sampling, MinSeparation):
         column = sampling.strategy
         if not all(v >= 0 for v in column) or any(b > a for a, b in itertools.pairwise(column)):
@@ -240,5 +242,11 @@ def warnings_of(plan: Plan, delta: float) -> Iterator[str]:
     if delta >= 1 / plan.population and plan.population > 1:
         units = f"{plan.unit}s" if plan.unit is plan.sampled else "units"
         yield f"delta is not below 1/{plan.population:,}: such a delta permits publishing one of the {units} outright"
-    elif delta > 0.01:  # below 1/n, but n is small
+    drawn = [phase.sampling for phase in plan.phases if isinstance(phase.sampling, PoissonSampling | FixedSampling)]
+    if plan.sampled is Unit.RECORD and drawn and not any(sampling.amplifies for sampling in drawn):
+        yield (
+            f"the smallest client holds {plan.population:,} records, no more than a batch: it reads them all at every step, which "
+            "hides none of them; fewer clients or smaller batches need less noise"
+        )
+    if plan.population > 1 and 0.01 < delta < 1 / plan.population:  # below 1/n, but n is small
         yield f"delta is {delta:.2g}: with that probability the guarantee may fail altogether; choose a smaller one (--delta)"

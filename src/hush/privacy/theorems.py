@@ -132,9 +132,11 @@ def fed_spa(
     order = 1 + math.sqrt(log / cost) if cost > 0 else math.inf
     enforced = coordinate_clip if coordinate_clip is not None else math.inf
     moved = 2 * math.sqrt(ratio) * enforced / batch
-    batches = f"{batch:g} of {records:g}, {'' if fresh_batches else 'not '}drawn anew for every step"
+    anew = "drawn anew for every step" if fresh_batches else "not so drawn: each by its own coin, or not anew at every step"
+    batches = f"{batch:g} of {records:g}, {anew}"
     ranges = f"G is {bound:.4g}, and {f'{enforced:.4g} is enforced' if enforced < math.inf else 'no coordinate is clipped'}"
-    moves = f"the paper counts {claimed:.4g}; between opposite signs it is up to {moved:.4g}"
+    most = f"between opposite signs it is up to {moved:.4g}" if moved < math.inf else "an L2 clip allows more, on few coordinates"
+    moves = f"the paper counts {claimed:.4g}; {most}"
     conditions = (
         Condition("Theorem 1: every step draws its batch of the m records without replacement", fresh_batches, batches),
         Condition("Assumption 3: no coordinate of a record's gradient exceeds G/sqrt(d)", enforced <= bound, ranges),
@@ -199,7 +201,11 @@ def cpfed(
     unit = lipschitz / batch / noise
     rho = 2 * rounds * steps * unit * unit / clients
     enforced = "nothing is" if gradient_clip is None else f"{gradient_clip:.4g} is"
-    total = "the sum alone shows" if secure_sum else f"each model shows, with its own noise alone: rho is {rho * cohort:.4g}"
+    total = (
+        "a secure sum is assumed (in simulation it is plain)"
+        if secure_sum
+        else f"each model shows, with its own noise alone: rho is {rho * cohort:.4g}"
+    )
     seen = f"rho is {rho:.4g}; for a client seen to take part in every round it is {rho * clients / cohort:.4g}"
     clipped = gradient_clip is not None and gradient_clip <= lipschitz
     conditions = (

@@ -262,11 +262,13 @@ class Phase:
     """Releases of one round: the local steps, where each draws its own batch of records and its own noise."""
     participations: int | None = None
     """The most rounds that one unit's client joins, enforced; `None`: all of them."""
+    period: int | None = None
+    """After so many rounds everybody had one turn, and nobody two (`Rotation`)."""
     repeats: int = 0
     """Rounds drawn again after an interruption: a client may have been in both."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "participations"):
+        for name in ("steps", "participations", "period"):
             value = getattr(self, name)
             if value is not None and (not math.isfinite(value) or value < 1 or value != int(value)):
                 raise UsageError(f"{name} must be a whole number of at least 1, not {value:g}.")
@@ -274,10 +276,10 @@ class Phase:
     @property
     def times(self) -> int:
         """How many releases one unit can be in."""
-        if self.participations is None:
-            return self.rounds * self.steps
         distinct = max(self.rounds - self.repeats, 1)
-        return min(self.rounds, min(self.participations, distinct) + self.repeats) * self.steps
+        joined = distinct if self.period is None else -(-distinct // self.period)
+        joined = joined if self.participations is None else min(joined, self.participations)
+        return min(self.rounds, joined + self.repeats) * self.steps
 
     def again(self, repeats: int) -> Phase:
         """The same, where so many of its rounds are others drawn again."""

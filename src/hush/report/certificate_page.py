@@ -81,6 +81,8 @@ def _proved(c: dict[str, Any]) -> str:
 def _taking_part(c: dict[str, Any]) -> str:
     words, phase = str(_SAMPLING.get(c["sampling"], c["sampling"])), c["plan"]["phases"][0]
     times = phase["sampling"].get("times") or phase["participations"]
+    if times is None and phase["period"] is not None:
+        times = -(-c["configuration"]["rounds"] // phase["period"])
     return words.format(times=times) if times is not None else words
 
 

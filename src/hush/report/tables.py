@@ -15,15 +15,9 @@ def comparison(rows: list[dict[str, Any]]) -> Table:
     table.add_column("method", no_wrap=True)
     by = rows[0].get("best_by")
     units = len({row.get("unit") for row in rows} - {None}) > 1  # an epsilon of records is not one of clients
-    for title in (
-        "test",
-        *([f"best by {by}"] if by else []),
-        "epsilon",
-        *(["of a"] if units else []),
-        "MB up",
-        "MB down",
-        "seconds",
-    ):
+    deltas = len({row.get("delta") for row in rows} - {None}) > 1
+    extra = [*(["delta"] if deltas else []), *(["of a"] if units else [])]
+    for title in ("test", *([f"best by {by}"] if by else []), "epsilon", *extra, "MB up", "MB down", "seconds"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -31,6 +25,7 @@ def comparison(rows: list[dict[str, Any]]) -> Table:
             _figure(row, "test_accuracy"),
             *([_figure(row, "best_test_accuracy")] if by else []),
             "none" if row["epsilon"] is None else at_least(row["epsilon"]),
+            *([f"{row['delta']:.1g}" if row.get("delta") else ""] if deltas else []),
             *([str(row.get("unit") or "")] if units else []),
             f"{row['uplink_bytes_per_client'] / 1e6:.3g}",
             f"{row['downlink_bytes_per_client'] / 1e6:.3g}",

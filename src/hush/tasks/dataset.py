@@ -63,6 +63,8 @@ class DataSet:
     record_clients: int | None = None
     """How many clients share it where records are protected: few enough that each holds many."""
     record_cohort: float | None = None
+    record_rounds: int | None = None
+    record_model: str | None = None
 
     @property
     def files(self) -> tuple[File, ...]:

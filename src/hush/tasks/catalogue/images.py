@@ -124,6 +124,11 @@ MNIST = DataSet(
     validation=5000,
     public=1000,
     settings=_FED_SMP,
+    record_settings={"lr": 0.05, "batch_size": 10, "local_steps": 300, "clip": 0.2},
+    record_clients=100,
+    record_cohort=10,
+    record_rounds=45,
+    record_model="fed-spa-mnist-cnn",
 )
 
 SVHN = DataSet(
@@ -218,6 +223,11 @@ CIFAR10 = DataSet(
     public=1000,
     note=_TINY,
     settings=_BLUR_CIFAR | {"clip": 0.3},
+    record_settings={"lr": 0.05, "batch_size": 10, "local_steps": 50, "clip": 0.2},
+    record_clients=100,
+    record_cohort=10,
+    record_rounds=200,
+    record_model="fed-spa-cifar-cnn",
 )
 
 CIFAR100 = DataSet(

@@ -78,6 +78,7 @@ ADULT = DataSet(
     metrics=("auc", "macro_f1"),
     note="Race and sex are among the categories.",
     settings={"lr": 0.1, "batch_size": 64, "local_steps": 10},
+    record_settings={"lr": 1.0, "batch_size": 64, "local_steps": 10, "clip": 2.0},
 )
 
 SHAKESPEARE = DataSet(
