@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hush import methods
 from hush.audit import Audit, audit
 from hush.audit.findings import Scene
+from hush.audit.record_checks import neighbour_check
 from hush.cohort import Bounded, Rotation
 from hush.core import Method, State
 from hush.local import dp_sgd, records
 from hush.local.per_example import ClippedSums, clipped_sums
 from hush.local.sgd import Batch
-from hush.own import OwnNormals
+from hush.own import OwnNormals, OwnSecrets
 from hush.secret import Secret
 from hush.tasks.build import load_task
 
@@ -115,6 +117,34 @@ def divided_by_what_came(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dp_sgd, "clipped_sums", realised)
 
 
+def noise_that_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every fifth round."""
+    normals = OwnSecrets.normals
+    monkeypatch.setattr(OwnSecrets, "normals", lambda self, label, index, *rest: normals(self, label, index % 5, *rest))
+
+
+def batches_that_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every second round."""
+    words = OwnSecrets.words
+    monkeypatch.setattr(OwnSecrets, "words", lambda self, label, index: words(self, label, index % 2))
+
+
+def steps_that_share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the fourth step on, the noise of the first three again."""
+    draw = OwnNormals.draw
+
+    def cached(self: OwnNormals) -> Tensor:
+        kept = self.__dict__.setdefault("kept", [])
+        turn = self.__dict__.get("turn", 0)
+        self.__dict__["turn"] = turn + 1
+        if len(kept) < 3:
+            kept.append(draw(self))
+        found: Tensor = kept[turn % 3]
+        return found
+
+    monkeypatch.setattr(OwnNormals, "draw", cached)
+
+
 def noise_from_a_known_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(self: OwnNormals) -> Tensor:
         generator = torch.Generator().manual_seed(1)
@@ -135,12 +165,15 @@ def noise_from_a_known_seed(monkeypatch: pytest.MonkeyPatch) -> None:
         (one_batch_for_the_whole_round, "batches drawn anew"),
         (divided_by_what_came, "divisor constant"),
         (noise_from_a_known_seed, "noise is secret"),
+        (noise_that_comes_again, "noise fresh for each client and round"),
+        (batches_that_come_again, "batches differ"),
+        (steps_that_share_noise, "noise scale"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_planted_bugs_are_caught(bug: Any, caught: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
-    report = audit(methods.dp_fed(noise=1.0, local_steps=2), scenes=())
+    report = audit(methods.dp_fed(noise=1.0, local_steps=8), scenes=())
     assert caught in failed(report)
 
 
@@ -149,6 +182,20 @@ def test_the_attack_sees_what_is_louder_than_claimed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(OwnNormals, "draw", lambda self: 0.5 * draw(self))
     report = audit(methods.dp_fed(noise=1.0), scenes=(Scene(1, 1.0, 3000),))
     assert not report.attacks[0].passed
+
+
+def test_records_that_move_each_other_are_caught_on_the_tasks_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout by the place in the batch: one record less shifts everybody else's."""
+
+    def by_place(*args: Any, **kwargs: Any) -> ClippedSums:
+        return clipped_sums(*args, **(kwargs | {"numbers": None}))
+
+    task = load_task("digits", clients=20, validation=0)
+    dropping = replace(task, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 10)))
+    method = methods.dp_fed(noise=1.0)
+    assert neighbour_check(method, dropping).passed
+    monkeypatch.setattr(dp_sgd, "clipped_sums", by_place)
+    assert not neighbour_check(method, dropping).passed
 
 
 def test_a_cap_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

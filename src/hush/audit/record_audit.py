@@ -14,7 +14,7 @@ import torch
 
 from hush.audit.canary_records import CANARY_DELTA, watch_records
 from hush.audit.findings import DELTA, Attack, Audit, Scene, found
-from hush.audit.record_checks import record_checks
+from hush.audit.record_checks import neighbour_check, record_checks
 from hush.audit.records import RecordStage, along, everywhere
 from hush.audit.statistics import EPS, FAR, against_profile, one_run_epsilon
 from hush.audit.training import guess
@@ -49,6 +49,8 @@ def audit_records(
         return Audit(method.name, type(cohort).__name__, local.noise or 0.0, (), (_against_claim(method, local),), claimed=True)
     tell("structural checks")
     checks = record_checks(method, cohort)
+    if task is not None:
+        checks.append(neighbour_check(method, task))
     attacks = []
     for scene in scenes:
         tell(f"attack on {scene.rounds} rounds, a record in {scene.rate:g} of the batches")

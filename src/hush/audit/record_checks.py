@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from scipy import stats
+from torch import Tensor
 
 from hush.audit.records import RecordStage, along, everywhere
 from hush.audit.statistics import scale_alarm
@@ -18,11 +20,13 @@ from hush.core import Method
 from hush.local.dp_sgd import DpSgd
 from hush.privacy.record_plan import record_plan
 from hush.privacy.vocabulary import BinomialNoise, Enrolled
+from hush.random import keys_of
 from hush.secret import Secret
+from hush.tasks.task import Task
 
 _SIX = 6.0
-_CLIENTS, _ENTRIES, _ROUNDS = 40, 1000, 5
-"""A silent stage: 40 clients send 1000 entries each, in 5 rounds."""
+_CLIENTS, _ENTRIES, _ROUNDS, _FEW_STEPS = 10, 1000, 20, 8
+"""A silent stage: 10 clients send 1000 entries each, in 20 rounds of up to 8 steps."""
 _MANY, _STEPS = 400, 20
 """Clients and steps from which the batches are judged."""
 
@@ -48,7 +52,7 @@ def _noise_checks(method: Method, binomial: bool) -> Iterator[Check]:
     """Clients whose records are all zero send noise alone."""
     local, dim = method.local, _dim(method)
     assert isinstance(local, DpSgd)
-    few = replace(method, local=replace(local, steps=min(local.steps, 3)))
+    few = replace(method, local=replace(local, steps=min(local.steps, _FEW_STEPS)))
     stage = RecordStage(few, _CLIENTS, max(1, local.batch_size), dim, secret=Secret.fresh())
     std = math.sqrt(stage.local.steps) * (stage.local.noise or 0.0)
     if binomial:
@@ -124,8 +128,36 @@ def _batch_checks(method: Method) -> Iterator[Check]:
     chance = _chi_square(seen, expected)
     told = f"a record is in {whole.mean() / _STEPS:.4f} of the steps, {rate:.4f} is claimed; so uneven by chance {chance:.2g}"
     yield Check("batches drawn anew", chance > 1e-6, told)
-    others = along(stage.play(1)).numpy()
-    yield Check("batches differ", not np.array_equal(np.rint(others), whole), "another round reads other records")
+    rounds = [whole, *(np.rint(along(stage.play(index)).numpy()) for index in range(1, 6))]
+    same = any(np.array_equal(a, b) for a, b in itertools.combinations(rounds, 2))
+    yield Check("batches differ", not same, "every round reads other records" if not same else "two rounds read the same records")
+
+
+def neighbour_check(method: Method, task: Task) -> Check:
+    """On the task's own model: one record less in a batch moves the step by no more than that record may."""
+    local = method.local
+    assert isinstance(local, DpSgd)
+    learner, train = task.learner("cpu"), task.placed_train("cpu", torch.float32)
+    client = int(train.sizes.argmax())
+    data = train.shard(torch.tensor([client]))
+    count = min(8, int(data.size[0]))
+    keys, worst = keys_of(0, torch.tensor([client])), 0.0
+    active = None
+    if local.mask is not None:
+        places = local.mask.places(keys, learner.dim)
+        active = torch.zeros(1, learner.dim, dtype=torch.bool).scatter_(1, places, True)
+
+    def sums(rows: list[int]) -> Tensor:
+        numbers = torch.tensor([rows])
+        x, y = data.x[data.start + numbers[0]][None], data.y[data.start + numbers[0]][None]
+        real = torch.ones(1, len(rows), dtype=torch.bool)
+        return local.sums(learner, learner.initial()[None], x, y, real, keys, active, numbers).sums[0].double()
+
+    whole = sums(list(range(count)))
+    for left in range(count if count > 1 else 0):
+        moved = float((whole - sums([i for i in range(count) if i != left])).norm()) / local.reach(learner.dim)
+        worst = max(worst, moved)
+    return Check("one record of the model's own task", worst <= 1 + 1e-4, f"moves a step by {worst:.4f} of what is claimed at most")
 
 
 def _chi_square(seen: np.ndarray, expected: np.ndarray) -> float:

@@ -1,0 +1,95 @@
+"""Runs that protect records: interrupted and resumed, with a ledger, at the cap."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import hush
+from hush import methods
+from hush.cohort import Rotation
+from hush.core import Method, Round, Shard
+from hush.engines import simulation
+from hush.engines.run import Run
+from tests.conftest import make_task
+
+
+class Stop(Exception):
+    pass
+
+
+def in_pieces(method: Method, rounds: int, out: Path, cohort: hush.Rotation, **more: Any) -> hush.Result:
+    """Stopped after every single round, and resumed."""
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] < rounds:
+            raise Stop
+
+    for _ in range(rounds):
+        try:
+            return hush.simulate(
+                method, make_task(sizes=(6,) * 8), rounds=rounds, cohort=cohort, out=out, resume=True, on_round=stop, **more
+            )
+        except Stop:
+            pass
+    raise AssertionError("it never ended")
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [(methods.cpsgd(trials=2**16), {}), (methods.cpfed_output(noise=2.0), {"noise_mode": "secure"})],
+    ids=["cpsgd", "cpfed-output"],
+)
+def test_a_resumed_rotation_gives_nobody_a_second_turn(
+    method: Method, more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exact noise comes with a fresh secret at every resumption; the order of the turn must not."""
+    joined: Counter[int] = Counter()
+    real = simulation.clients_of
+
+    def watched(run: Run, ids: Tensor, rnd: Round) -> tuple[Shard, Tensor]:
+        joined.update(ids.tolist())
+        return real(run, ids, rnd)
+
+    monkeypatch.setattr(simulation, "clients_of", watched)
+    result = in_pieces(method, 8, tmp_path / "r", Rotation(2), **more)
+    assert set(joined.values()) == {2}  # two turns of four rounds
+    assert result.rounds_charged == 8
+    assert result.proof is not None
+    assert result.proof.plan.phases[0].times == 2
+
+
+def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    method = methods.fed_spa(noise=1.0, ratio=0.4, local_steps=3, batch_size=3, server_lr=0.1)
+    whole = hush.simulate(method, make_task(sizes=(6,) * 8), rounds=5, cohort=Rotation(3))
+    pieces = in_pieces(method, 5, tmp_path / "r", Rotation(3))
+    assert all(torch.equal(whole.state_dict[name], pieces.state_dict[name]) for name in whole.state_dict)
+    assert whole.epsilon == pieces.epsilon
+
+
+def test_a_budget_counts_turns_as_they_come() -> None:
+    """Four rounds are one turn: the first costs as much as all four."""
+    method = methods.dp_fed(noise=4.0, batch_size=2)
+    task = make_task(sizes=(6,) * 8)
+    one = hush.simulate(method, task, rounds=4, cohort=Rotation(2), delta=1e-4)
+    assert one.epsilon is not None
+    assert [row["epsilon"] for row in one.history[:3]] == [pytest.approx(one.history[3]["epsilon"])] * 3
+    capped = hush.simulate(method, task, rounds=12, cohort=Rotation(2), privacy=hush.Budget(1.02 * one.epsilon, 1e-4))
+    assert capped.rounds == 4
+    assert capped.epsilon == pytest.approx(one.epsilon, rel=1e-6)
+
+
+def test_small_clients_are_warned_of() -> None:
+    result = hush.simulate(methods.dp_fed(noise=4.0, batch_size=10), make_task(sizes=(6,) * 8), rounds=2, cohort=Rotation(2))
+    assert result.guarantee is not None
+    assert any("no more than a batch" in line for line in result.guarantee.warnings)
+
+
+def test_half_precision_is_refused() -> None:
+    with pytest.raises(hush.UsageError, match="float32"):
+        hush.simulate(methods.dp_fed(noise=1.0), make_task(), rounds=1, dtype=torch.bfloat16)
