@@ -112,7 +112,7 @@ def figures_6_and_7(kept: Kept, args: argparse.Namespace, number: int, model: st
         axis.grid(alpha=0.3)
     axes[1].set_yscale("log")
     axes[2].set_yscale("log")
-    axes[0].legend(fontsize=7)
+    axes[1].legend(fontsize=7, loc="upper right")
     figure.suptitle(f"CPFed and DP-SGD at the same claim, Adult, {title} (figure {number} of the paper)")
     figure.savefig(args.out / f"cpfed-figure-{number}.png", dpi=130)
 

@@ -41,7 +41,7 @@ def audit(
     if not is_private(method):
         raise NoGuarantee(f"{method.name} adds no noise: it claims nothing that an audit could test.", "Audit a private method.")
     if needs_noise(method):
-        method = with_noise(method, getattr(method.local, "shows_at", 1.0))
+        method = with_noise(method, spec.noise if spec.noise is not None else getattr(method.local, "shows_at", 1.0))
     if spec.noise_mode == "secure":
         method = with_secure_noise(method, experiment.cohort)
     rate = experiment.cohort.size / experiment.population

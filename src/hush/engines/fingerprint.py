@@ -43,7 +43,11 @@ def fingerprint(method: Method, task: Task, cohort: Cohort, *facts: object) -> s
 def arithmetic(place: torch.device) -> tuple[str, ...]:
     """What changes results by more than the order of a sum: the device, PyTorch's version, and how exactly it multiplies."""
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else place.type
-    return name, torch.__version__, torch.get_float32_matmul_precision()
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set through PyTorch's newer interface, one backend at a time
+        precision = str(getattr(torch.backends.cuda.matmul, "fp32_precision", "mixed"))
+    return name, torch.__version__, precision
 
 
 def _stable(value: object) -> str:
