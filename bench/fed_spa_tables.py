@@ -4,8 +4,8 @@
 
 100 clients, 10 a round in turns, delta 1e-3; MNIST: T = 45, tau = 300, CIFAR-10: T = 200, tau = 50. cpSGD takes all clients and one
 step a round, as in the paper. Best test accuracy over rounds, as the paper reports it, and the last round's. Beside the proved
-epsilon stands what the paper's Theorem 1 claims for the same noise; and the other way round, what is proved for the noise with which
-it claims 1. Every cell is a file in OUT: a run that was stopped goes on, and `--jobs` cells run side by side.
+epsilon stands what the paper's Theorem 1 claims for the same noise; and the other way round, what is proved for the noise with
+which it claims 1. Every cell is a file in OUT: a run that was stopped goes on, and `--jobs` cells run side by side.
 """
 
 from __future__ import annotations
