@@ -72,11 +72,11 @@ def test_a_papers_own_words_are_certified_as_nothing(capsys: pytest.CaptureFixtu
 
 
 def test_a_comparison_shares_the_clients_and_names_the_units(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, out, _ = hush(capsys, "compare", "dp-fedavg", "dp-sgd", "--rounds", "2", "--out", str(tmp_path / "c"))
+    code, out, _ = hush(capsys, "compare", "dp-fedavg", "dp-sgd", "--rounds", "2", "--noise", "2", "--out", str(tmp_path / "c"))
     assert code == 0
     assert "of a" in out
     assert "record" in out
-    code, out, _ = hush(capsys, "compare", "dp-fedavg", "dp-sgd", "--rounds", "2", "--dry-run", "--json")
+    code, out, _ = hush(capsys, "compare", "dp-fedavg", "dp-sgd", "--rounds", "2", "--noise", "2", "--dry-run", "--json")
     assert {row["clients"] for row in json.loads(out)["methods"]} == {20}
 
 
