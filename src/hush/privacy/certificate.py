@@ -30,7 +30,7 @@ _RELATIONS = {
 _AGAINST = {
     View.RELEASED: "anyone who reads the models of any number of rounds, with any knowledge of all other {unit}s",
     View.SECAGG: "the server, which sees the sums of all rounds, and anyone who reads the models",
-    View.MESSAGES: "anyone who reads every message of the client",
+    View.MESSAGES: "anyone who reads every message of the client, the server included",
 }
 
 
