@@ -17,7 +17,7 @@ from hush.audit.statistics import scale_alarm
 from hush.audit.structural import Check
 from hush.cohort import Cohort
 from hush.core import Method
-from hush.local.dp_sgd import DpSgd
+from hush.local.dp_sgd import DpSgd, Read
 from hush.privacy.record_plan import record_plan
 from hush.privacy.vocabulary import BinomialNoise, Enrolled
 from hush.random import keys_of
@@ -151,7 +151,7 @@ def neighbour_check(method: Method, task: Task) -> Check:
         numbers = torch.tensor([rows])
         x, y = data.x[data.start + numbers[0]][None], data.y[data.start + numbers[0]][None]
         real = torch.ones(1, len(rows), dtype=torch.bool)
-        return local.sums(learner, learner.initial()[None], x, y, real, keys, active, numbers).sums[0].double()
+        return local.sums(learner, learner.initial()[None], Read(x, y, real, keys, active, numbers)).sums[0].double()
 
     whole = sums(list(range(count)))
     for left in range(count if count > 1 else 0):

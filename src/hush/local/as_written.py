@@ -11,9 +11,9 @@ from torch import Tensor
 
 from hush.core import LocalUpdate, Round, Shard
 from hush.errors import UsageError
-from hush.local.dp_sgd import DpSgd
+from hush.local.dp_sgd import DpSgd, Read
 from hush.local.flat import FlatModel
-from hush.local.per_example import ClippedSums, L2Clip, clipped_sums
+from hush.local.per_example import ClippedSums, L2Clip
 from hush.local.records import record_batches
 
 
@@ -50,20 +50,10 @@ class FedSpaAsWritten(AsWritten):
             raise UsageError("Fed-SPA as written finds its clip in an initial round, which has not been yet.")
         return math.sqrt(2 * self.entries(dim) / dim) * self.clip.norm
 
-    def sums(
-        self,
-        learner: FlatModel,
-        params: Tensor,
-        x: Tensor,
-        y: Tensor,
-        real: Tensor,
-        keys: Tensor,
-        active: Tensor | None,
-        numbers: Tensor,
-    ) -> ClippedSums:
+    def sums(self, learner: FlatModel, params: Tensor, read: Read) -> ClippedSums:
         assert isinstance(self.clip, L2Clip)
-        found = clipped_sums(learner, params, x, y, real, keys, self.clip, None, memory=learner.memory, numbers=numbers)
-        return found if active is None else found._replace(sums=found.sums * active)
+        found = read.clipped(learner, params, self.clip, None)
+        return found if read.active is None else found._replace(sums=found.sums * read.active)
 
     def initialised(self, learner: FlatModel, params: Tensor, data: Shard, keys: Tensor) -> LocalUpdate:
         """The median of the absolute entries of one batch's gradients, client by client."""
@@ -86,17 +76,7 @@ class CpfedAsWritten(AsWritten):
     )
     shows_at: ClassVar[float] = 0.045
 
-    def sums(
-        self,
-        learner: FlatModel,
-        params: Tensor,
-        x: Tensor,
-        y: Tensor,
-        real: Tensor,
-        keys: Tensor,
-        active: Tensor | None,
-        numbers: Tensor,
-    ) -> ClippedSums:
-        weight = real.to(params.dtype)
-        mean, losses = learner.gradients(params, x, y, weight, keys)
+    def sums(self, learner: FlatModel, params: Tensor, read: Read) -> ClippedSums:
+        weight = read.real.to(params.dtype)
+        mean, losses = learner.gradients(params, read.x, read.y, weight, read.keys)
         return ClippedSums(mean * weight.sum(1, keepdim=True), losses)

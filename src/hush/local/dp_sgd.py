@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,24 @@ from hush.local.records import KINDS, record_batches
 from hush.names import pick
 from hush.random import fold
 from hush.transforms.own_mask import OwnRandK
+
+
+class Read(NamedTuple):
+    """What clients read in one step: `[clients, batch]` records, which of them are real, and what each client's are known by."""
+
+    x: Tensor
+    y: Tensor
+    real: Tensor
+    keys: Tensor
+    active: Tensor | None
+    """`[clients, d]`: the coordinates that are trained; None: all."""
+    numbers: Tensor
+    """Of the records, among their client's own."""
+
+    def clipped(self, learner: FlatModel, params: Tensor, clip: ClipRule, mask: Tensor | None) -> ClippedSums:
+        """Each client's sum of its records' gradients, masked and then clipped one by one."""
+        rows = (self.x, self.y, self.real, self.keys)
+        return clipped_sums(learner, params, *rows, clip, mask, memory=learner.memory, numbers=self.numbers)
 
 
 @dataclass(frozen=True)
@@ -95,9 +114,9 @@ class DpSgd(LocalUpdate):
         velocity = torch.zeros_like(local) if self.momentum else None
         losses = params.new_zeros(count)
         for step, batch in enumerate(batches):
-            x, y = data.x[batch.rows], data.y[batch.rows]
             numbers = batch.rows - data.start[:, None]  # a record's dropout is its own, whoever else was drawn
-            gradient, loss = self.sums(learner, local, x, y, batch.real, fold(keys, step), active, numbers)
+            read = Read(data.x[batch.rows], data.y[batch.rows], batch.real, fold(keys, step), active, numbers)
+            gradient, loss = self.sums(learner, local, read)
             if normals is not None:
                 drawn = normals.draw() * std
                 gradient = gradient.add_(drawn) if places is None else gradient.scatter_add_(1, places, drawn)
@@ -119,18 +138,8 @@ class DpSgd(LocalUpdate):
         """How many steps clients of these sizes make in a round."""
         return torch.full_like(sizes, self.steps)
 
-    def sums(
-        self,
-        learner: FlatModel,
-        params: Tensor,
-        x: Tensor,
-        y: Tensor,
-        real: Tensor,
-        keys: Tensor,
-        active: Tensor | None,
-        numbers: Tensor,
-    ) -> ClippedSums:
+    def sums(self, learner: FlatModel, params: Tensor, read: Read) -> ClippedSums:
         """Each client's sum of its records' gradients, masked and then clipped one by one."""
         if self.clip is None:
             raise UsageError("DP-SGD clips every record's gradient: give a clip.")
-        return clipped_sums(learner, params, x, y, real, keys, self.clip, active, memory=learner.memory, numbers=numbers)
+        return read.clipped(learner, params, self.clip, read.active)
