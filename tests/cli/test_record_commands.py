@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
 import pytest
 
+from hush.certify import _facts
 from tests.cli.test_cli import hush
 
 FEW = ["--rounds", "4", "--set", "local_steps=2"]
@@ -49,6 +51,11 @@ def test_a_run_is_certified_for_records(capsys: pytest.CaptureFixture[str], tmp_
     assert "at the client that holds the fewest" in page
     code, out, _ = hush(capsys, "certify", folder)
     assert code == 0, out
+    assert _facts(certificate).passed
+    for key, value in (("steps", 1), ("participations", 9), ("period", 9)):  # a plan of something else than what ran
+        forged = copy.deepcopy(certificate)
+        forged["plan"]["phases"][0][key] = value
+        assert not _facts(forged).passed, key
     certificate["noise_multiplier"] *= 2
     (tmp_path / "r" / "certificate.json").write_text(json.dumps(certificate))
     assert hush(capsys, "certify", folder)[0] == 2
