@@ -9,13 +9,28 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from hush.core import Method
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
 from hush.engines.rundir import IDENTITY, LEDGER, RunDir
-from hush.errors import DataError, UsageError
+from hush.errors import DataError, NoGuarantee, UsageError
 from hush.privacy.accountant import spent
 from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
+from hush.privacy.plan import is_private
 from hush.privacy.settle import as_charged
+from hush.privacy.vocabulary import Plan
+
+
+def refuse_idle_ledger(method: Method, plan: Plan | None, ledger: object, population: str | None) -> None:
+    """A ledger that would have nothing to write down, or a population without a ledger."""
+    if ledger is not None and plan is None:
+        how = "a proof" if is_private(method) else "noise"
+        raise NoGuarantee(
+            f"{method.name} releases its clients without {how}: a ledger has no number for that, and a budget no room.",
+            "Leave the ledger out, or choose a private method.",
+        )
+    if population is not None and ledger is None:
+        raise UsageError("A population is who a ledger keeps account of: give the ledger, too (ledger=..., --ledger FILE).")
 
 
 def refuse_uncharged(run: Run, done: Result) -> None:

@@ -25,7 +25,7 @@ from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot, pick_device
 from hush.engines.rundir import CHECKPOINT, RunDir
-from hush.errors import Diverged, NoGuarantee, UsageError
+from hush.errors import Diverged, UsageError
 from hush.local.flat import FlatModel
 from hush.names import pick
 from hush.own import OwnSecrets
@@ -33,7 +33,6 @@ from hush.privacy.guarantee import Budget
 from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
 from hush.privacy.plan import is_private, takes_turns, with_secure_noise
 from hush.privacy.settle import settle_privacy
-from hush.privacy.vocabulary import Plan
 from hush.random import derive, keys_of
 from hush.secret import Secret
 from hush.tasks.task import Clients, Task, whole
@@ -213,7 +212,7 @@ def set_up(
         task.refuse_clients_examples()
     if refused is not None:
         method = replace(method, local=_initial_round(method, learner, train, cohort, seed))
-    _refuse_idle_ledger(method, plan, ledger, population)
+    charging.refuse_idle_ledger(method, plan, ledger, population)
     print_of_run = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, *arithmetic(place))
     own = secret.of_run(print_of_run) if secret is not None else Secret.for_run(print_of_run)
     mark, secure = own.stream("run id", 0, 8).hex(), plan is not None and plan.secure
@@ -256,18 +255,6 @@ def set_up(
         population=population or task.name,
         budget=privacy.epsilon if privacy is not None and plan is not None else None,
     )
-
-
-def _refuse_idle_ledger(method: Method, plan: Plan | None, ledger: object, population: str | None) -> None:
-    """A ledger that would have nothing to write down, or a population without a ledger."""
-    if ledger is not None and plan is None:
-        how = "a proof" if is_private(method) else "noise"
-        raise NoGuarantee(
-            f"{method.name} releases its clients without {how}: a ledger has no number for that, and a budget no room.",
-            "Leave the ledger out, or choose a private method.",
-        )
-    if population is not None and ledger is None:
-        raise UsageError("A population is who a ledger keeps account of: give the ledger, too (ledger=..., --ledger FILE).")
 
 
 def _initial_round(method: Method, learner: FlatModel, train: Clients, cohort: Cohort, seed: int) -> LocalUpdate:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -55,7 +56,7 @@ class _Window(NamedTuple):
 
 
 @dataclass
-class _Call:
+class _Call(ABC):
     """One use of a layer's parameters: what went in (`a`), what came back (`b`), and where its parameters lie.
 
     Rows come as `[batch, clients, ...]`: of a convolution's inputs, the channels of all clients then lie side by side.
@@ -67,9 +68,9 @@ class _Call:
     a: Tensor = field(default_factory=lambda: torch.empty(0))
     b: Tensor = field(default_factory=lambda: torch.empty(0))
 
+    @abstractmethod
     def held(self, masked: bool) -> list[tuple[slice, Tensor]]:
         """The gradients of single examples `[clients, batch, p]` that are held as they are."""
-        raise NotImplementedError
 
     def square(self, mask: Tensor | None) -> Tensor | None:
         """The squared norms `[clients, batch]` of all that is not held, if there is anything."""
