@@ -50,6 +50,8 @@ class Round:
     """Shared *public* randomness: masks, hashes, rotation signs. Never noise, never who takes part."""
     cohort: float
     """The expected cohort size: the constant that the sum is divided by."""
+    room: float | None = None
+    """The norm that a client's update may have and still pass the pipeline's clip as it is, today; None: nothing clips it."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,13 @@ class Transform:
         """The sensitivity after this step, given the one before it. Ask `bound_after`, which checks that it is stated."""
         return incoming
 
+    def room(self, after: float | None, public: Public) -> float | None:
+        """The norm that a row may have to pass this step and what follows it unclipped, given the room `after` it.
+
+        `public` is what `prepare` returned, or None before the first round. It guides local training and proves nothing.
+        """
+        return after
+
     def after(self, incoming: Bound) -> Transform:
         """This step, told the bound of what reaches it; noise takes its scale from here, never from the user."""
         return self
@@ -226,6 +235,11 @@ class Chain(Transform):
             incoming = bound_after(part, incoming)
         return incoming
 
+    def room(self, after: float | None = None, public: Public = None) -> float | None:
+        for i, part in reversed(list(enumerate(self.parts))):
+            after = part.room(after, None if public is None else public[i])
+        return after
+
 
 def chain(*parts: Transform) -> Chain:
     """Transforms in order: clients encode left to right, the server decodes right to left.
@@ -259,6 +273,19 @@ class LocalUpdate:
     def draws_its_own(self) -> bool:
         """Whether it needs the clients' own secrets (`Shard.own`)."""
         return False
+
+    @property
+    def needs_room(self) -> bool:
+        """Whether it trains towards the clip that follows it (`Round.room`), which then must exist."""
+        return False
+
+    def shortened(self, steps: int) -> LocalUpdate:
+        """The same for so many steps only, where it is made of steps: for trials and estimates."""
+        return self
+
+    def steps_of(self, sizes: Tensor) -> Tensor:
+        """How many steps clients of these sizes make in a round, in those that `shortened` counts."""
+        return sizes.new_ones(sizes.shape)
 
     def initialised(self, learner: FlatModel, params: Tensor, data: Shard, keys: Tensor) -> LocalUpdate:
         """This, with what an initial round finds out about some clients' data. Nothing, unless a paper does so."""
@@ -305,6 +332,8 @@ class Method:
     def __post_init__(self) -> None:
         if not isinstance(self.pipeline, Chain):
             object.__setattr__(self, "pipeline", chain(self.pipeline))
+        if self.local.needs_room and self.pipeline.room() is None:
+            raise UsageError(f"{self.name} clips nothing, so BLUR has no norm to keep updates within: give blur_limit.")
 
     def init(self, params: Tensor) -> State:
         """The server's state before the first round."""
@@ -324,7 +353,8 @@ class Method:
         public: Public,
     ) -> tuple[Tensor, Trained]:
         """Clients: train and encode; `[clients, m]`, ready to leave."""
-        trained = self.local(learner, params, data, rnd, keys, public)
+        told = replace(rnd, room=self.pipeline.room(None, public))
+        trained = self.local(learner, params, data, told, keys, public)
         return self.pipeline.send(trained.updates, rnd, keys, public, data.own), trained
 
     def finish(

@@ -95,8 +95,8 @@ def test_private_methods_learn() -> None:
             "trials": 2**12,
             "server_lr": 0.1 if name == "fed-spa" else 1.0,
         }
-        settings = {key: value for key, value in wanted.items() if key in methods.settings_of(name)}
-        result = hush.simulate(methods.build(name, **settings), make_task(sizes=sizes), rounds=30, cohort=30, secret=SECRET)
+        method = methods.build(name, **methods.taken(name, wanted))
+        result = hush.simulate(method, make_task(sizes=sizes), rounds=30, cohort=30, secret=SECRET)
         assert result.test_accuracy is not None
         assert result.test_accuracy > 0.75, name
 

@@ -381,7 +381,7 @@ def test_no_contribution_exceeds_the_clip(kind: str, path: str, masked: bool, sc
     sums = clipped_sums(*given, L2Clip(clip), mask, path=path).sums.double()
     norms = sums.norm(dim=1)
     assert bool((norms <= clip).all())
-    if scale > 8 and 10.0**scale < 1e15:
+    if scale > 8 and 10.0**scale < 1e15 and mask is None:  # a mask may happen to leave nothing of an example
         assert bool((norms > 0.999 * clip).all())  # nor is it clipped to nothing
     bounded = clipped_sums(*given, CoordinateClip(clip), mask).sums.double()
     assert float(bounded.abs().max()) <= clip

@@ -78,7 +78,8 @@ def test_common_settings_reach_their_stations() -> None:
         "dp-fedavg", lr=0.3, lr_decay=0.9, lr_decay_every=5, momentum=0.2, batch_size=7, local_steps=4, prox=0.1, max_local_steps=9
     )
     local = method.local
-    assert repr(local) == "Sgd(lr=0.3, batch_size=7, epochs=None, steps=4, momentum=0.2, decay=0.9, every=5, prox=0.1, most=9)"
+    expected = "lr=0.3, batch_size=7, epochs=None, steps=4, momentum=0.2, decay=0.9, every=5, prox=0.1, most=9, blur=0.0"
+    assert repr(local) == f"Sgd({expected}, blur_limit=None)"
     assert methods.build("fedavg", server="momentum", server_lr=0.5).server == Momentum(0.5, 0.9)
     assert methods.build("fedavg", server="adam", average_iterates=0.8).server == Averaged(Adam(0.01, 0.9), 0.8)
     with pytest.raises(UsageError, match="average, momentum, adam or fed-spa"):

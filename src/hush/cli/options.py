@@ -98,7 +98,7 @@ class RunFlags:
 
     def spec(self, method: str | None, shared: list[str] | None = None) -> Spec:
         """Defaults, then the file, then the flags. With several methods, a setting goes to those of them that take it."""
-        from hush.methods import settings_of
+        from hush.methods import settings_of, taken
         from hush.names import pick
 
         if self.secure:
@@ -126,7 +126,7 @@ class RunFlags:
             known = {key: None for name in shared for key in settings_of(name)}
             for key in given:
                 pick(known, key, "setting of these methods")
-            given = {key: value for key, value in given.items() if key in settings_of(values["method"])}
+            given = taken(values["method"], given)
         return Spec.read(values | {"set": given}, f" in {self.config}" if self.config else "")
 
 

@@ -123,6 +123,9 @@ class Watched(Transform):
     def bound(self, incoming: Bound) -> Bound:
         return self.part.bound(incoming)
 
+    def room(self, after: float | None, public: Public) -> float | None:
+        return self.part.room(after, public)
+
 
 def watched(method: Method, recorder: Recorder) -> Method:
     """The same method, observed for one round."""

@@ -12,8 +12,6 @@ from hush.cohort import Cohort
 from hush.core import LocalUpdate, Method, Round, Shard
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.run import pick_device
-from hush.local.dp_sgd import DpSgd
-from hush.local.sgd import Sgd
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
 from hush.privacy.settle import certify, settle_privacy
@@ -52,11 +50,11 @@ def estimate(
     ids = torch.arange(chunk, device=place)
     own = OwnSecrets.simulated(Secret(bytes(32)), ids.tolist())  # nothing that is drawn here is kept
     shard = Shard(x, y, torch.zeros_like(ids), torch.full_like(ids, len(x)), own)
-    rnd = Round(0, 0, cohort.size)
+    rnd = Round(0, 0, cohort.size, method.pipeline.room())
 
     def seconds(local: LocalUpdate, data: Shard) -> float:
-        """One local training on `data`; where it can be cut short, one step of it, timed over two."""
-        short = local.shortened(2) if isinstance(local, Sgd | DpSgd) else local
+        """One step of local training on `data`, timed over two; all of it where it is not made of steps."""
+        short = local.shortened(2)
         keys, took = keys_of(0, torch.arange(len(data.size), device=place)), 0.0
         for _ in range(2):  # the first pass pays for set-up
             began = time.perf_counter()
@@ -64,11 +62,11 @@ def estimate(
             if place.type == "cuda":
                 torch.cuda.synchronize()
             took = time.perf_counter() - began
-        return took / 2 if isinstance(local, Sgd | DpSgd) else took
+        return took / int(short.steps_of(data.size.cpu()).max())
 
     def steps(local: LocalUpdate, sizes: Tensor) -> float:
         """What a client trains on average, in the steps that were timed."""
-        return float(local.steps_of(sizes.cpu()).double().mean()) if isinstance(local, Sgd | DpSgd) else 1.0
+        return float(local.steps_of(sizes.cpu()).double().mean())
 
     each_round = seconds(method.local, shard) * steps(method.local, train.sizes) * cohort.size / chunk
     public = task.placed("public", place, torch.float32)

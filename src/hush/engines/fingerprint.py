@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 from hush.cohort import Cohort
 from hush.core import Method, Round, Server
-from hush.local.dp_sgd import DpSgd
-from hush.local.sgd import Sgd
 from hush.own import OwnSecrets
 from hush.random import keys_of, uniform
 from hush.secret import Secret
@@ -162,8 +160,9 @@ def _behaviour(method: Method, task: Task) -> str:
             keys = keys_of(0, torch.arange(len(first)))
             few = train.shard(first)._replace(size=train.sizes[first].clamp_max(2))  # enough to tell models apart, and quick
             few = few._replace(own=OwnSecrets.simulated(Secret(bytes(32)), first.tolist()))
-            local = method.local.shortened(2) if isinstance(method.local, Sgd | DpSgd) else method.local
-            start, rnd, public = learner.initial(), Round(0, 0, 1.0), task.placed("public", torch.device("cpu"), torch.float64)
+            local = method.local.shortened(2)
+            start, rnd = learner.initial(), Round(0, 0, 1.0, method.pipeline.room())
+            public = task.placed("public", torch.device("cpu"), torch.float64)
             updates = local(learner, start, few, rnd, keys, None).updates
             if not method.pipeline.needs_public:  # a mask from public data takes a training of its own
                 told = method.prepare(start, method.init(start), rnd, Server(learner, None if public is None else whole(public)))

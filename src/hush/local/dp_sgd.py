@@ -19,6 +19,7 @@ from hush.core import LocalUpdate, Public, Round, Shard, Trained
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
 from hush.local.per_example import ClippedSums, ClipRule, L2Clip, clipped_sums
+from hush.local.pull import check_pull, pull_back
 from hush.local.records import KINDS, record_batches
 from hush.names import pick
 from hush.random import fold
@@ -61,6 +62,8 @@ class DpSgd(LocalUpdate):
     decay: float = 1.0
     every: int = 1
     prox: float = 0.0
+    blur: float = 0.0
+    blur_limit: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.lr < math.inf:
@@ -72,13 +75,18 @@ class DpSgd(LocalUpdate):
             raise UsageError(f"noise must be a positive number, or 0 for none, not {self.noise:g}.")
         if not 0 <= self.momentum < 1:
             raise UsageError(f"momentum must lie in [0, 1), not {self.momentum:g}.")
-        if not self.decay > 0 or self.prox < 0:
-            raise UsageError("lr_decay must be positive and prox not negative.")
+        if not self.decay > 0:
+            raise UsageError("lr_decay must be positive.")
+        check_pull(self.prox, self.blur, self.blur_limit, self.lr)
         pick(dict.fromkeys(KINDS), self.records, "kind of batch")
 
     @property
     def draws_its_own(self) -> bool:
         return True
+
+    @property
+    def needs_room(self) -> bool:
+        return self.blur > 0 and self.blur_limit is None
 
     def entries(self, dim: int) -> int:
         """How many coordinates are trained, sent and noised."""
@@ -121,8 +129,8 @@ class DpSgd(LocalUpdate):
                 drawn = normals.draw() * std
                 gradient = gradient.add_(drawn) if places is None else gradient.scatter_add_(1, places, drawn)
             gradient *= dim / self.entries(dim) / self.batch_size  # (1/p)(1/B), both constants
-            if self.prox:
-                gradient += self.prox * (local - params)
+            if self.prox or self.blur:
+                gradient = pull_back(gradient, local - params, self.prox, self.blur, self.blur_limit or rnd.room)
             if velocity is not None:
                 gradient = velocity.mul_(self.momentum).add_(gradient)
             moved.add_(gradient, alpha=lr)

@@ -79,6 +79,17 @@ class FlatModel:
         """Number of trainable parameters."""
         return sum(self._sizes)
 
+    @property
+    def layers(self) -> list[slice]:
+        """Where each layer's parameters lie in the flat vector: those of one module, its weight and its bias, together."""
+        owners = [name.rpartition(".")[0] for name in self._names]
+        found, first = list[slice](), 0
+        for i, size in enumerate(self._sizes):
+            start = found.pop().start if i and owners[i] == owners[i - 1] else first
+            first += size
+            found.append(slice(start, first))
+        return found
+
     def initial(self) -> Tensor:
         """The weights the user's module came with."""
         return self._start.clone()

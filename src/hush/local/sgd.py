@@ -12,6 +12,7 @@ from torch import Tensor
 from hush.core import LocalUpdate, Public, Round, Shard, Trained
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
+from hush.local.pull import check_pull, pull_back
 from hush.random import fold, word_at
 
 _BLOCK = 1024
@@ -23,7 +24,7 @@ class Sgd(LocalUpdate):
     """theta_i <- theta_i - lr_t * v_i with v_i <- momentum * v_i + g_i, v_i = 0 at the start of every round.
 
     Train for `epochs` passes over the client's own examples, or for exactly `steps` batches, and for `most` at most;
-    `lr_t = lr * decay^(t // every)`. `prox` adds FedProx's term (prox/2) ||theta_i - theta_t||^2 to the loss (Li et al. 2020).
+    `lr_t = lr * decay^(t // every)`. `prox` and `blur` add the terms of `hush.local.pull` to the loss.
     """
 
     lr: float = 0.1
@@ -36,6 +37,9 @@ class Sgd(LocalUpdate):
     prox: float = 0.0
     most: int | None = None
     """The most batches that a client trains on in a round, whatever its size."""
+    blur: float = 0.0
+    blur_limit: float | None = None
+    """The norm that BLUR keeps an update within; None: the clip that follows, whatever it is today."""
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
@@ -50,8 +54,9 @@ class Sgd(LocalUpdate):
             raise UsageError(f"max_local_steps must be at least 1, not {self.most}.")
         if not 0 <= self.momentum < 1:
             raise UsageError(f"momentum must lie in [0, 1), not {self.momentum:g}.")
-        if not self.decay > 0 or self.prox < 0:
-            raise UsageError("lr_decay must be positive and prox not negative.")
+        if not self.decay > 0:
+            raise UsageError("lr_decay must be positive.")
+        check_pull(self.prox, self.blur, self.blur_limit, self.lr)
 
     def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
         steps = self.steps_of(data.size.cpu())
@@ -68,13 +73,17 @@ class Sgd(LocalUpdate):
             now = local[: len(batch.rows)]
             weight = batch.real.to(params.dtype)
             gradient, loss = learner.gradients(now, data.x[batch.rows], data.y[batch.rows], weight, fold(keys[: len(now)], step))
-            if self.prox:
-                gradient += self.prox * (now - params)
+            if self.prox or self.blur:
+                gradient = pull_back(gradient, now - params, self.prox, self.blur, self.blur_limit or rnd.room)
             if velocity is not None:
                 gradient = velocity[: len(now)].mul_(self.momentum).add_(gradient)
             now.sub_(gradient, alpha=lr)
             losses[: len(now)] += loss
         return Trained(local.neg_().add_(params), losses / steps.to(losses).clamp_min(1.0))
+
+    @property
+    def needs_room(self) -> bool:
+        return self.blur > 0 and self.blur_limit is None
 
     def schedule(self, data: Shard, keys: Tensor) -> Iterator[Batch]:
         """What each client reads at each step: fresh shuffles of its own examples, from its own key.

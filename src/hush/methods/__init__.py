@@ -1,12 +1,16 @@
-"""What papers propose, by name: one paper, one file. A new method is a file beside these and a line in `METHODS`."""
+"""What papers propose, by name: one paper, one file. A new method is a file beside these and a line in `METHODS`.
+
+`METHOD+part+part` is a method with more settings: `hush.methods.parts`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
 from hush.core import Method
+from hush.errors import UsageError
 from hush.methods.cpfed import cpfed
 from hush.methods.cpfed_output import cpfed_output
 from hush.methods.cpsgd import cpsgd
@@ -19,6 +23,7 @@ from hush.methods.fed_spa import fed_spa
 from hush.methods.fedavg import fedavg
 from hush.methods.fedavg_rand_k import fedavg_rand_k
 from hush.methods.fedavg_top_k import fedavg_top_k
+from hush.methods.parts import COMBINATIONS, PARTS, split
 from hush.names import pick
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -39,7 +44,8 @@ METHODS: dict[str, Callable[..., Method]] = {
 
 def settings_of(name: str) -> dict[str, type]:
     """The keys a method takes, with their types."""
-    build = pick(METHODS, name, "method")
+    base, parts = split(name)
+    build = pick(METHODS, base, "method")
     hints = get_type_hints(build)
     own: dict[str, Any] = {}
     for key, parameter in inspect.signature(build).parameters.items():
@@ -48,6 +54,9 @@ def settings_of(name: str) -> dict[str, type]:
             own |= get_type_hints(shared)
         else:
             own[key] = hints[key]
+    for key in parts:
+        if key not in own:
+            raise UsageError(f"{base} has no {key}, so there is no {name}.")
     return own
 
 
@@ -56,16 +65,31 @@ def build(name: str, **settings: Any) -> Method:
     known = settings_of(name)
     for key in settings:
         pick(known, key, f"setting of {name}")
-    return METHODS[name](**settings)
+    base, parts = split(name)
+    return replace(METHODS[base](**(parts | settings)), name=name)
+
+
+def taken(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the given settings that mean something to a method: without a mask, a ratio does not."""
+    known, (_, parts) = settings_of(name), split(name)
+    idle = ("ratio", "explore", "public_steps") if "mask" in known and "mask" not in {**parts, **given} else ()
+    return {key: value for key, value in given.items() if key in known and key not in idle}
 
 
 def summary(name: str) -> str:
     """One line on what a method does."""
-    return (inspect.getdoc(METHODS[name]) or "").split("\n")[0]
+    return COMBINATIONS[name] if name in COMBINATIONS else (inspect.getdoc(METHODS[name]) or "").split("\n")[0]
+
+
+def names() -> list[str]:
+    """All that have a name of their own; any method goes with any of `PARTS` besides."""
+    return [*METHODS, *COMBINATIONS]
 
 
 __all__ = [
+    "COMBINATIONS",
     "METHODS",
+    "PARTS",
     "build",
     "cpfed",
     "cpfed_output",
@@ -79,6 +103,8 @@ __all__ = [
     "fedavg",
     "fedavg_rand_k",
     "fedavg_top_k",
+    "names",
     "settings_of",
     "summary",
+    "taken",
 ]

@@ -1,18 +1,21 @@
-"""The settings that every method shares, and the two stations built from them."""
+"""The settings that methods share, and the stations built from them."""
 
 from __future__ import annotations
 
 import math
-from typing import TypedDict, Unpack
+from typing import TypedDict, Unpack, get_type_hints
 
-from hush.core import ServerUpdate, Transform
+from hush.core import LocalUpdate, ServerUpdate, Transform
 from hush.errors import UsageError
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import ClipRule, CoordinateClip, L2Clip
+from hush.local.saliency import Saliency
 from hush.local.sgd import Sgd
+from hush.local.weigh import Weigh
+from hush.methods.public_mask import public_top_k
 from hush.names import pick
 from hush.server import Adam, Average, Averaged, FedSpaAdam, Momentum
-from hush.transforms import AdaptiveClip, Clip
+from hush.transforms import AdaptiveClip, Clip, FreeMask, RandK
 from hush.transforms.own_mask import OwnRandK
 
 
@@ -25,6 +28,8 @@ class StepCommon(TypedDict, total=False):
     momentum: float
     batch_size: int
     prox: float
+    blur: float
+    blur_limit: float
     server: str
     server_lr: float
     server_momentum: float
@@ -44,12 +49,31 @@ class Common(RecordCommon, total=False):
 
     local_epochs: int
     max_local_steps: int
+    sparsity: float
+    weight_cap: int
 
 
-def local_sgd(**settings: Unpack[Common]) -> Sgd:
+class Masked(Common, total=False):
+    """And those of methods whose clients may send some coordinates alone."""
+
+    mask: str
+    ratio: float
+    explore: float
+    public_steps: int
+
+
+def local_training(**settings: Unpack[Masked]) -> LocalUpdate:
+    """`Sgd`, and what is done to its updates on the client: all but the most salient coordinates dropped, weighed by size."""
+    local: LocalUpdate = local_sgd(**settings)
+    if settings.get("sparsity"):
+        local = Saliency(local, settings["sparsity"])
+    return Weigh(local, settings["weight_cap"]) if "weight_cap" in settings else local
+
+
+def local_sgd(**settings: Unpack[Masked]) -> Sgd:
     """Local training as the settings say: `local_steps` wins over the default of one epoch."""
     for key in settings:
-        pick(Common.__annotations__, key, "setting")
+        pick(get_type_hints(Masked), key, "setting")
     steps, epochs = settings.get("local_steps"), settings.get("local_epochs")
     if steps is None and epochs is None:
         epochs = 1
@@ -63,6 +87,8 @@ def local_sgd(**settings: Unpack[Common]) -> Sgd:
         every=settings.get("lr_decay_every", 1),
         prox=settings.get("prox", 0.0),
         most=settings.get("max_local_steps"),
+        blur=settings.get("blur", 0.0),
+        blur_limit=settings.get("blur_limit"),
     )
 
 
@@ -92,15 +118,42 @@ def local_dp_sgd(
         decay=settings.get("lr_decay", 1.0),
         every=settings.get("lr_decay_every", 1),
         prox=settings.get("prox", 0.0),
+        blur=settings.get("blur", 0.0),
+        blur_limit=settings.get("blur_limit"),
     )
 
 
-def clipping(clip: float, quantile: float | None) -> Transform:
+def masking(**settings: Unpack[Masked]) -> tuple[Transform, ...]:
+    """`mask` is none, or one for the whole cohort: rand-k; top-k or saliency, from public examples; free, from noised past sums."""
+    kind, ratio = settings.get("mask", "none"), settings.get("ratio", 0.1)
+    if kind == "none":
+        idle = next((key for key in ("ratio", "explore", "public_steps") if key in settings), None)
+        if idle is not None:
+            raise UsageError(f"{idle} goes with a mask: give mask=rand-k, top-k, saliency or free.")
+        return ()
+    if "explore" in settings and kind != "free":
+        raise UsageError("explore goes with mask=free.")
+    if "public_steps" in settings and kind not in ("top-k", "saliency"):
+        raise UsageError("public_steps goes with mask=top-k or saliency.")
+    if kind == "rand-k":
+        return (RandK(ratio),)
+    if kind == "top-k":
+        return (public_top_k(ratio, local_sgd(**settings), settings.get("public_steps", 0)),)
+    if kind == "saliency":
+        return (public_top_k(ratio, local_sgd(**settings), settings.get("public_steps", 0), by_saliency=True),)
+    if kind == "free":
+        return (FreeMask(ratio, settings.get("explore", 0.2)),)
+    raise UsageError(f"mask must be none, rand-k, top-k, saliency or free, not '{kind}'.")
+
+
+def clipping(clip: float, quantile: float | None, **settings: Unpack[Masked]) -> Transform:
     """A fixed clip, or one that starts there and follows that quantile of the clients' norms, at the price of a noisy bit."""
+    if quantile is not None and "weight_cap" in settings:
+        raise UsageError("weight_cap goes with a fixed clip: updates that were weighed after clipping say nothing of the norms.")
     return Clip(clip) if quantile is None else AdaptiveClip(clip, quantile)
 
 
-def server_step(**settings: Unpack[Common]) -> ServerUpdate:
+def server_step(**settings: Unpack[Masked]) -> ServerUpdate:
     """`server` is average, momentum, adam or fed-spa; `average_iterates` in (0, 1) averages what it hands out."""
     kind = settings.get("server", "average")
     inner: ServerUpdate

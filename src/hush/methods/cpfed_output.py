@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Unpack
 
 from hush.core import Method, chain
-from hush.methods.common import Common, local_sgd, server_step
+from hush.methods.common import Common, local_training, server_step
 from hush.transforms import Clip, Gaussian
 
 
 def cpfed_output(clip: float = 1.0, noise: float | None = None, **common: Unpack[Common]) -> Method:
     """Clip the final update and noise it once, in shares, under a secure sum."""
     pipeline = chain(Clip(clip), Gaussian(noise, shares=True))
-    return Method("cpfed-output", local_sgd(**common), pipeline, server_step(**common))
+    return Method("cpfed-output", local_training(**common), pipeline, server_step(**common))

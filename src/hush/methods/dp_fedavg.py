@@ -1,6 +1,10 @@
 """DP-FedAvg: learning differentially private recurrent language models (McMahan et al. 2018).
 
-theta <- theta - (1/r) (sum_i clip_C(theta - theta_i) + N(0, C^2 z^2 I)),   r the expected cohort
+    theta <- theta - (1/r) (sum_i clip_C(theta - theta_i) + N(0, C^2 z^2 I)),   r the expected cohort
+
+With `blur` and `sparsity` it is BLUR+LUS (Cheng, Wang, Zhang, Cheng 2022), whose names are `dp-fedavg+blur`, `+lus`, `+blur+lus`:
+updates are kept within C while they are trained, and all but their most salient coordinates are dropped, before they are clipped.
+Cohorts are Poisson and the divisor is a constant: dividing by who came, as that paper does, shows the cohort's size.
 """
 
 from __future__ import annotations
@@ -8,14 +12,25 @@ from __future__ import annotations
 from typing import Unpack
 
 from hush.core import Method, chain
-from hush.methods.common import Common, clipping, local_sgd, server_step
-from hush.privacy.claimed import claimed_by_dp_fedavg
+from hush.errors import NoGuarantee
+from hush.methods.common import Masked, clipping, local_training, masking, server_step
+from hush.privacy.claimed import claimed_by_blur_lus, claimed_by_dp_fedavg
 from hush.transforms import Gaussian
 
 
 def dp_fedavg(
-    clip: float = 1.0, noise: float | None = None, clip_quantile: float | None = None, **common: Unpack[Common]
+    clip: float = 1.0,
+    noise: float | None = None,
+    clip_quantile: float | None = None,
+    noise_on: str = "all",
+    **common: Unpack[Masked],
 ) -> Method:
     """Clip every client's update, sum, add noise. `noise=None` is calibrated from the budget."""
-    pipeline = chain(clipping(clip, clip_quantile), Gaussian(noise))
-    return Method("dp-fedavg", local_sgd(**common), pipeline, server_step(**common), claim=claimed_by_dp_fedavg)
+    if noise_on != "all":
+        raise NoGuarantee(
+            "Which coordinates a client kept is private, and noise on those alone would publish it: epsilon is infinite.",
+            "Leave noise_on=all, or take a mask that is public (mask=rand-k, top-k, saliency or free), which also saves bytes.",
+        )
+    pipeline = chain(*masking(**common), clipping(clip, clip_quantile, **common), Gaussian(noise))
+    claim = claimed_by_blur_lus if common.get("blur") or common.get("sparsity") else claimed_by_dp_fedavg
+    return Method("dp-fedavg", local_training(**common), pipeline, server_step(**common), claim=claim)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from hush.core import Method, chain
-from hush.methods.common import Common, clipping, local_sgd, server_step
+from hush.methods.common import Common, clipping, local_training, server_step
 from hush.privacy.claimed import claimed_by_fed_smp
 from hush.transforms import Gaussian, RandK
 
@@ -24,5 +24,5 @@ def fed_smp_rand_k(
     **common: Unpack[Common],
 ) -> Method:
     """Send and noise a random share `ratio` of the coordinates."""
-    pipeline = chain(RandK(ratio), clipping(clip, clip_quantile), Gaussian(noise))
-    return Method("fed-smp-rand-k", local_sgd(**common), pipeline, server_step(**common), claim=claimed_by_fed_smp)
+    pipeline = chain(RandK(ratio), clipping(clip, clip_quantile, **common), Gaussian(noise))
+    return Method("fed-smp-rand-k", local_training(**common), pipeline, server_step(**common), claim=claimed_by_fed_smp)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from hush.core import Method, chain
-from hush.methods.common import Common, clipping, local_sgd, server_step
+from hush.methods.common import Common, clipping, local_sgd, local_training, server_step
 from hush.methods.public_mask import public_top_k
 from hush.privacy.claimed import claimed_by_fed_smp
 from hush.transforms import Gaussian
@@ -25,6 +25,6 @@ def fed_smp_top_k(
     **common: Unpack[Common],
 ) -> Method:
     """Send and noise the share `ratio` of coordinates that move most on public data."""
-    local = local_sgd(**common)
-    pipeline = chain(public_top_k(ratio, local, public_steps), clipping(clip, clip_quantile), Gaussian(noise))
-    return Method("fed-smp-top-k", local, pipeline, server_step(**common), claim=claimed_by_fed_smp)
+    mask = public_top_k(ratio, local_sgd(**common), public_steps)
+    pipeline = chain(mask, clipping(clip, clip_quantile, **common), Gaussian(noise))
+    return Method("fed-smp-top-k", local_training(**common), pipeline, server_step(**common), claim=claimed_by_fed_smp)

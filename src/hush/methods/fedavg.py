@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Unpack
 
 from hush.core import Method, chain
-from hush.methods.common import Common, local_sgd, server_step
+from hush.methods.common import Masked, local_training, masking, server_step
 
 
-def fedavg(**common: Unpack[Common]) -> Method:
+def fedavg(**common: Unpack[Masked]) -> Method:
     """Average the clients' models."""
-    return Method("fedavg", local_sgd(**common), chain(), server_step(**common))
+    return Method("fedavg", local_training(**common), chain(*masking(**common)), server_step(**common))

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Unpack
 
 from hush.core import Method, chain
-from hush.methods.common import Common, local_sgd, server_step
+from hush.methods.common import Common, local_training, server_step
 from hush.transforms import RandK
 
 
 def fedavg_rand_k(ratio: float = 0.1, **common: Unpack[Common]) -> Method:
     """FedAvg that sends a random share `ratio` of the coordinates."""
-    return Method("fedavg-rand-k", local_sgd(**common), chain(RandK(ratio)), server_step(**common))
+    return Method("fedavg-rand-k", local_training(**common), chain(RandK(ratio)), server_step(**common))

@@ -8,6 +8,7 @@ from hush.core import Method
 from hush.local.as_written import CpfedAsWritten, FedSpaAsWritten
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import CoordinateClip, L2Clip
+from hush.local.sgd import Sgd
 from hush.privacy import theorems
 from hush.privacy.theorems import Claim
 from hush.privacy.vocabulary import FixedSampling, Plan, PoissonSampling, SecretParticipation
@@ -26,6 +27,26 @@ def claimed_by_dp_fedavg(plan: Plan, delta: float, method: Method | None = None)
         return None
     constant = all(release.divisor == "constant" for phase in plan.phases for release in phase.releases)
     return theorems.dp_fedavg(plan.noise_multiplier, rate, plan.rounds, delta, poisson, constant)
+
+
+def claimed_by_blur_lus(plan: Plan, delta: float, method: Method) -> Claim | None:
+    """BLUR+LUS's Theorem 1, whose constants are not given: no figure, and why."""
+    rate, _ = _rate(plan)
+    if rate is None:
+        return None
+    local = method.local
+    while not isinstance(local, Sgd) and hasattr(local, "local"):
+        local = local.local
+    return theorems.blur_lus(
+        noise_multiplier=plan.noise_multiplier,
+        rate=rate,
+        clients=plan.population,
+        rounds=plan.rounds,
+        delta=delta,
+        pull=local.blur if isinstance(local, Sgd) else 0.0,
+        lr=local.lr if isinstance(local, Sgd) else 1.0,
+        constant_divisor=True,
+    )
 
 
 def _rate(plan: Plan) -> tuple[float | None, bool]:

@@ -3,6 +3,7 @@
 from hush.transforms.adaptive import AdaptiveClip
 from hush.transforms.clip import Clip
 from hush.transforms.discretize import Discretize
+from hush.transforms.free_mask import FreeMask
 from hush.transforms.noise import ExactNoise, Gaussian, Noise
 from hush.transforms.quantize import BinomialMechanism, Quantize
 from hush.transforms.rotate import Rotate
@@ -14,6 +15,7 @@ __all__ = [
     "Clip",
     "Discretize",
     "ExactNoise",
+    "FreeMask",
     "Gaussian",
     "Noise",
     "Quantize",

@@ -64,5 +64,8 @@ class AdaptiveClip(Transform):
     def wire(self, incoming: Wire) -> Wire:
         return replace(incoming, entries=incoming.entries + 1)
 
+    def room(self, after: float | None, public: Public) -> float | None:
+        return self.start if public is None else float(public)
+
     def bound(self, incoming: Bound) -> Bound:
         return Bound(math.sqrt(1.0 + self.weight**2 / 4), bit=self.weight)

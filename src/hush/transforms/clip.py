@@ -34,6 +34,9 @@ class Clip(Transform):
         # zero * NaN is NaN, so rows that are not finite are replaced, not scaled
         return torch.where(finite[:, None], x, 0.0) * scale[:, None].to(x.dtype)
 
+    def room(self, after: float | None, public: Public) -> float | None:
+        return self.norm if after is None else min(self.norm, after)
+
     def bound(self, incoming: Bound) -> Bound:
         return Bound(min(self.norm, incoming.l2))
 

@@ -20,7 +20,8 @@ def kept(ratio: float, dim: int) -> int:
     return max(1, round(ratio * dim))
 
 
-def _check(ratio: float) -> None:
+def check_ratio(ratio: float) -> None:
+    """Refuse a share that is none."""
     if not 0 < ratio <= 1:
         raise UsageError(f"ratio must lie in (0, 1], not {ratio:g}: it is the share of coordinates that are sent.")
 
@@ -36,7 +37,7 @@ class RandK(Transform):
     ratio: float
 
     def __post_init__(self) -> None:
-        _check(self.ratio)
+        check_ratio(self.ratio)
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         dim = x.shape[1]
@@ -56,6 +57,10 @@ class RandK(Transform):
     def wire(self, incoming: Wire) -> Wire:
         return replace(incoming, entries=kept(self.ratio, incoming.entries))
 
+    def room(self, after: float | None, public: Public) -> float | None:
+        """A row whose norm is spread evenly keeps sqrt(k/d) of it and is then scaled by d/k."""
+        return None if after is None else after * math.sqrt(self.ratio)
+
     def bound(self, incoming: Bound) -> Bound:
         return Bound(reason="RandK scales updates by d/k after they were clipped")
 
@@ -72,7 +77,7 @@ class TopK(Transform):
     training: LocalUpdate
 
     def __post_init__(self) -> None:
-        _check(self.ratio)
+        check_ratio(self.ratio)
 
     @property
     def needs_public(self) -> bool:
@@ -99,11 +104,15 @@ class TopK(Transform):
         return replace(incoming, entries=kept(self.ratio, incoming.entries))
 
     def broadcast(self, dim: int) -> int:
-        """The shorter of a bitmap and a list of indices."""
-        return min(dim, kept(self.ratio, dim) * max(1, math.ceil(math.log2(dim))))
+        return mask_bits(self.ratio, dim)
 
     def bound(self, incoming: Bound) -> Bound:
         return incoming
+
+
+def mask_bits(ratio: float, dim: int) -> int:
+    """What a mask costs on the way down: the shorter of a bitmap and a list of indices."""
+    return min(dim, kept(ratio, dim) * max(1, math.ceil(math.log2(dim))))
 
 
 def spread(values: Tensor, mask: Tensor, dim: int) -> Tensor:

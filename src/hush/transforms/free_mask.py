@@ -1,0 +1,69 @@
+"""The free mask: send the coordinates that what was already released says matter, and a few at random to find others.
+
+Past sums are noised before they are looked at, so choosing by them is post-processing: it costs no privacy and needs no public
+examples, and one mask for the whole cohort leaves the sum a sum, also a secure one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hush.core import Bound, Public, Round, Server, State, Transform, Wire
+from hush.errors import UsageError
+from hush.random import derive, keys_of, uniform
+from hush.secret import Secret
+from hush.transforms.sparsify import check_ratio, kept, mask_bits, spread
+
+_DRAW = 0x66726565
+"""The word of the draw's stream, apart from what else a round draws from its seed."""
+
+
+@dataclass(frozen=True)
+class FreeMask(Transform):
+    """The k coordinates with the largest |m|, of which a share `explore` is drawn at random from all others instead.
+
+    m <- memory m + (1 - memory) (noised sum), at the coordinates that were sent; others keep theirs. No scaling.
+    """
+
+    ratio: float
+    explore: float = 0.2
+    memory: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_ratio(self.ratio)
+        if not 0 < self.explore <= 1:
+            raise UsageError(f"explore must lie in (0, 1], not {self.explore:g}: without it, no other coordinate is ever tried.")
+        if not 0 <= self.memory < 1:
+            raise UsageError(f"memory must lie in [0, 1), not {self.memory:g}.")
+
+    def init(self, dim: int) -> State:
+        return {"m": torch.zeros(dim, dtype=torch.float64)}
+
+    def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Tensor:
+        size = state["m"].abs().to(params.device)
+        count = kept(self.ratio, len(size))
+        known = min(round((1 - self.explore) * count), int(torch.count_nonzero(size)))
+        key = keys_of(derive(rnd.seed, _DRAW), torch.zeros(1, dtype=torch.int64, device=params.device))
+        order = uniform(key, (len(size),))[0].double()
+        order[size.topk(known).indices] = 2.0  # first, before all that were drawn
+        return order.topk(count).indices.sort().values
+
+    def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        return x[:, public]
+
+    def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
+        m, where = state["m"].clone(), public.to(state["m"].device)
+        m[where] = self.memory * m[where] + (1 - self.memory) * total.to(m)
+        return spread(total, public, len(m)), {"m": m}
+
+    def wire(self, incoming: Wire) -> Wire:
+        return replace(incoming, entries=kept(self.ratio, incoming.entries))
+
+    def broadcast(self, dim: int) -> int:
+        return mask_bits(self.ratio, dim)
+
+    def bound(self, incoming: Bound) -> Bound:
+        return incoming
