@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hush import UsageError
-from hush.server import Adam, Average, Averaged, Momentum
+from hush.server import Adam, Average, Averaged, Decayed, Momentum
 
 THETA = torch.tensor([1.0, 2.0, 3.0])
 U1, U2 = torch.tensor([0.1, 0.0, -0.2]), torch.tensor([0.3, 1.0, 0.0])
@@ -51,3 +51,17 @@ def test_averaged_iterates_are_bias_corrected() -> None:
     assert torch.allclose(params, THETA - U1 - U2)
     with pytest.raises(UsageError):
         Averaged(Average(), decay=1.5)
+
+
+def test_steps_that_shrink() -> None:
+    """Round t goes decay^t as far; momentum itself is not touched."""
+    server = Decayed(Momentum(1.0, 0.5), 0.5)
+    params = torch.zeros(1)
+    state = server.init(params)
+    walked = []
+    for _ in range(3):
+        params, state = server.step(params, torch.ones(1), state)
+        walked.append(float(params))
+    assert walked == [-1.0, -1.0 - 0.5 * 1.5, -1.75 - 0.25 * 1.75]
+    with pytest.raises(UsageError, match="server_lr_decay"):
+        Decayed(Average(), 0.0)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hush.tasks.build import load_task
     from hush.tasks.columns import Columns
     from hush.tasks.task import Clients, Examples, Task
+    from hush.tuning import tune
 
 _HOMES = {
     "cohort": ("Bounded", "FixedSize", "Poisson", "Rotation", "SecretParticipation"),
@@ -34,9 +35,10 @@ _HOMES = {
     "tasks.build": ("load_task",),
     "tasks.columns": ("Columns",),
     "tasks.task": ("Clients", "Examples", "Task"),
+    "tuning.study": ("tune",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_ROOMS = ("audit", "engines", "local", "methods", "privacy", "server", "tasks", "transforms")
+_ROOMS = ("audit", "engines", "local", "methods", "privacy", "server", "tasks", "transforms", "tuning")
 
 __all__ = [
     "Bound",
@@ -76,6 +78,7 @@ __all__ = [
     "profile",
     "server_plan",
     "simulate",
+    "tune",
 ]
 
 

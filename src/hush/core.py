@@ -156,8 +156,16 @@ class Transform:
         """
         return after
 
+    def covered(self, multiplier: float) -> Transform:
+        """This step, told how strong the noise will be that covers it, where it must leave room for that."""
+        return self
+
     def after(self, incoming: Bound) -> Transform:
         """This step, told the bound of what reaches it; noise takes its scale from here, never from the user."""
+        return self
+
+    def fitted(self, public: int, classes: int) -> Transform:
+        """This step, told before it is accounted how many public examples the task has and how many classes its model knows."""
         return self
 
 
@@ -382,6 +390,11 @@ class Method:
     def downlink_bytes(self, dim: int) -> int:
         """What one selected client downloads in one round: the model, and what `prepare` adds."""
         return Wire(dim).bytes + math.ceil(self.pipeline.broadcast(dim) / 8)
+
+    def fitted(self, public: int, classes: int) -> Method:
+        """The same method with every part told what the task has; the noise takes its scale anew."""
+        parts = [part.fitted(public, classes) for part in self.pipeline.parts]
+        return self.with_pipeline(*parts) if any(a is not b for a, b in zip(parts, self.pipeline.parts, strict=True)) else self
 
     def with_pipeline(self, *parts: Transform) -> Method:
         return replace(self, pipeline=chain(*parts))

@@ -181,6 +181,8 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
     cohort.check(most)
     budget = _budget(spec, method, lenient)
     public = spec.public if spec.public is not None else (entry.public if method.pipeline.needs_public else 0)
+    if public:
+        method = method.fitted(public, entry.classes)
     return Experiment(spec, method, cohort, clients, rounds, budget, public)
 
 
@@ -215,7 +217,8 @@ def _settings(spec: Spec, defaults: dict[str, Any]) -> dict[str, Any]:
     for key in defaults:  # what this method does not take is for others; what none takes is a slip
         pick(every, key, f"setting of {spec.data}")
     chosen: dict[str, Any] = {}
-    for key, value in ({key: value for key, value in defaults.items() if key in known} | given).items():
+    usual = {key: value for key, value in methods.taken(spec.method, defaults | given).items() if key in defaults}
+    for key, value in (usual | given).items():
         kind = pick(known, key, f"setting of {spec.method}")
         try:
             chosen[key] = TypeAdapter(kind).validate_python(value)

@@ -82,6 +82,29 @@ class FedSpaAdam(ServerUpdate):
 
 
 @dataclass(frozen=True)
+class Decayed(ServerUpdate):
+    """`inner`, with steps that shrink: that of round t is taken decay^t as far.
+
+    Clipped updates do not get smaller by themselves as training goes on, and neither does the noise.
+    """
+
+    inner: ServerUpdate
+    decay: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0 < self.decay <= 1:
+            raise UsageError(f"server_lr_decay must lie in (0, 1], not {self.decay:g}.")
+
+    def init(self, params: Tensor) -> State:
+        return {"factor": torch.ones((), dtype=torch.float64)} | scope("inner", self.inner.init(params))
+
+    def step(self, params: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        after, inner = self.inner.step(params, update, within("inner", state))
+        factor = state["factor"]
+        return params + float(factor) * (after - params), {"factor": factor * self.decay} | scope("inner", inner)
+
+
+@dataclass(frozen=True)
 class Averaged(ServerUpdate):
     """`inner`, and hand out an exponential average of its iterates: a <- decay a + (1 - decay) theta, bias-corrected.
 

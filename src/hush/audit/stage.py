@@ -17,11 +17,13 @@ from hush.core import LocalUpdate, Method, Public, Round, Shard, Trained
 from hush.engines.judge import clip_of
 from hush.engines.run import Run, Snapshot
 from hush.engines.simulation import play_round, set_up, start
+from hush.errors import NoGuarantee
 from hush.local.flat import FlatModel
 from hush.secret import Secret
 from hush.server import Average
 from hush.tasks.task import Task
 from hush.transforms import Noise
+from hush.transforms.votes import Votes
 
 
 @dataclass
@@ -91,6 +93,12 @@ class Stage:
     """`clients` planted clients, and so large a model that a round publishes an entry for each, or `entries` in all."""
 
     def __init__(self, method: Method, cohort: Cohort, clients: int, entries: int = 0, secret: Secret | None = None) -> None:
+        if any(isinstance(part, Votes) for part in method.pipeline.parts):
+            raise NoGuarantee(
+                f"{method.name} releases a model that learned from noised votes: the sums that an audit compares cannot be "
+                "read back from it.",
+                "Audit dp-fedavg: cohort, sum and noise are the same code.",
+            )
         dim = wanted = max(clients, entries)
         while method.uplink(dim).entries < wanted + 1:  # a sparsifier publishes a share of the entries; room for a bit, too
             dim = dim + max(1, dim // 8)

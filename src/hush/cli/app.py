@@ -12,6 +12,7 @@ from hush.cli.audit import audit
 from hush.cli.certify import certify
 from hush.cli.console import say
 from hush.cli.ledger import ledger
+from hush.cli.tune import tune
 from hush.errors import HushError
 
 # the base of typer's complaints about flags, whether typer brings its own click (>= 0.27) or imports it
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command("run")(runs.run)
 app.command("compare")(runs.compare)
+app.command("tune")(tune)
 app.command("epsilon")(privacy.epsilon)
 app.command("calibrate")(privacy.calibrate)
 app.command("audit")(audit)

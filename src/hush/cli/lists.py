@@ -15,22 +15,28 @@ from hush.tasks.catalogue import CATALOGUE
 
 def methods(as_json: options.Json = False) -> None:
     """The methods, with one line each."""
-    from hush.methods import METHODS, build, settings_of, summary
+    from hush.methods import PARTS, build, names, settings_of, summary
     from hush.privacy.plan import is_private
     from hush.privacy.record_plan import has_own_noise
 
     rows = []
-    for name in METHODS:
+    for name in names():
         method = build(name)
         unit = None if not is_private(method) else "record" if has_own_noise(method) else "client"
         facts = {"name": name, "private": unit is not None, "unit": unit, "summary": summary(name)}
         rows.append(facts | {"settings": sorted(settings_of(name))})
     if as_json:
-        print_json({"methods": rows})
+        parts = [{"name": f"+{name}", "sets": part.settings, "summary": part.summary} for name, part in PARTS.items()]
+        print_json({"methods": rows, "parts": parts})
         return
     table = Table("method", "privacy", "what it does", box=None, pad_edge=False)
     for row in rows:
         table.add_row(str(row["name"]), f"{row['unit']}-level" if row["private"] else "none", str(row["summary"]))
+    out().print(table)
+    out().print("\nAny method goes with parts, such as dp-fedavg+top-k+blur+adam; each is a setting with a usual value:")
+    table = Table("part", "sets", "what it does", box=None, pad_edge=False)
+    for name, part in PARTS.items():
+        table.add_row(f"+{name}", " ".join(f"{key}={value}" for key, value in part.settings.items()), part.summary)
     out().print(table)
 
 

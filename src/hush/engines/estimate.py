@@ -12,6 +12,7 @@ from hush.cohort import Cohort
 from hush.core import LocalUpdate, Method, Round, Shard
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.run import pick_device
+from hush.engines.simulation import fitted
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
 from hush.privacy.settle import certify, settle_privacy
@@ -19,6 +20,7 @@ from hush.random import keys_of
 from hush.secret import Secret
 from hush.tasks.task import Examples, Task, whole
 from hush.transforms import TopK
+from hush.transforms.votes import Votes
 
 
 def estimate(
@@ -37,14 +39,17 @@ def estimate(
     """Rounds, bytes, epsilon and seconds. The time is that of one chunk of clients made of zeros; no example is read."""
     place = pick_device(device)
     train = task.train
-    method, plan, delta, allowed, _ = settle_privacy(method, cohort, task.enrolled, rounds, budget, delta, dropout)
-    proof = certify(plan.first(allowed) if plan is not None else None, delta, method)
-    guarantee = proof.guarantee if proof else None
     learner = task.learner(place)
     typical = int(train.sizes.float().mean().ceil())
     x = torch.zeros(max(typical, 1), *train.x.shape[1:], dtype=train.x.dtype, device=place)
     y = torch.zeros(max(typical, 1), *train.y.shape[1:], dtype=train.y.dtype, device=place)
     learner.probe(x, y)
+    public = task.placed("public", place, torch.float32)
+    zeros = None if public is None else Examples(torch.zeros_like(public.x), torch.zeros_like(public.y))
+    method = fitted(method, learner, zeros)
+    method, plan, delta, allowed, _ = settle_privacy(method, cohort, task.enrolled, rounds, budget, delta, dropout)
+    proof = certify(plan.first(allowed) if plan is not None else None, delta, method)
+    guarantee = proof.guarantee if proof else None
     allowance = parse_bytes(memory) if memory is not None else default_memory(place)
     chunk = min(chunk_size(learner, method.local, x, y, allowance), max(1, round(cohort.size)), 16)
     ids = torch.arange(chunk, device=place)
@@ -69,11 +74,9 @@ def estimate(
         return float(local.steps_of(sizes.cpu()).double().mean())
 
     each_round = seconds(method.local, shard) * steps(method.local, train.sizes) * cohort.size / chunk
-    public = task.placed("public", place, torch.float32)
     for part in method.pipeline.parts:
-        if isinstance(part, TopK) and public is not None:
-            zeros = whole(Examples(torch.zeros_like(public.x), torch.zeros_like(public.y)))
-            each_round += seconds(part.training, zeros) * steps(part.training, zeros.size)
+        if isinstance(part, TopK | Votes) and zeros is not None:
+            each_round += seconds(part.training, whole(zeros)) * steps(part.training, whole(zeros).size)
     few = Examples(*(torch.zeros(16, *t.shape[1:], dtype=t.dtype, device=place) for t in (x, y)))
     began = time.perf_counter()
     learner.scores(learner.initial(), few.x, few.y)

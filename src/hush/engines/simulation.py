@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hush.cohort import Bounded, Cohort, Poisson, Rotation
-from hush.core import LocalUpdate, Method, Public, Round, Server, Shard
+from hush.core import LocalUpdate, Method, Public, Round, Server, Shard, Transform
 from hush.engines import charging
 from hush.engines.diagnostics import Recorder, client_spread, watched
 from hush.engines.evaluate import refuse_broken_metrics
@@ -35,7 +35,7 @@ from hush.privacy.plan import is_private, takes_turns, with_secure_noise
 from hush.privacy.settle import settle_privacy
 from hush.random import derive, keys_of
 from hush.secret import Secret
-from hush.tasks.task import Clients, Task, whole
+from hush.tasks.task import Clients, Examples, Task, whole
 from hush.version import __version__
 
 OnRound = Callable[[dict[str, Any]], None]
@@ -192,12 +192,6 @@ def set_up(
     pick(dict.fromkeys(NOISE_MODES), noise_mode, "noise mode")
     if noise_mode == "secure":
         method = with_secure_noise(method, cohort)
-    enrolled = task.enrolled
-    method, plan, delta, allowed, refused = settle_privacy(method, cohort, enrolled, rounds, privacy, delta, dropout)
-
-    if isinstance(cohort, Bounded) and cohort.lasts(train.count) < rounds:
-        warnings.warn(cohort.too_short(train.count, rounds), stacklevel=2)
-
     task.refuse_impossible_values()
     learner = task.learner(place, dtype)
     learner.probe(train.x, train.y)
@@ -206,8 +200,13 @@ def set_up(
     public = held["public"]
     if method.pipeline.needs_public and public is None:
         raise UsageError(
-            f"{method.name} takes its mask from public examples and the task has none: give it some (public=N, --public N)."
+            f"{method.name} learns from public examples and the task has none: give it some (public=N, --public N)."
         )
+    method = fitted(method, learner, public)
+    enrolled = task.enrolled
+    method, plan, delta, allowed, refused = settle_privacy(method, cohort, enrolled, rounds, privacy, delta, dropout)
+    if isinstance(cohort, Bounded) and cohort.lasts(train.count) < rounds:
+        warnings.warn(cohort.too_short(train.count, rounds), stacklevel=2)
     if plan is not None:
         task.refuse_clients_examples()
     if refused is not None:
@@ -255,6 +254,14 @@ def set_up(
         population=population or task.name,
         budget=privacy.epsilon if privacy is not None and plan is not None else None,
     )
+
+
+def fitted(method: Method, learner: FlatModel, public: Examples | None) -> Method:
+    """The method, told how many public examples and classes there are, where a part of it asks."""
+    if public is None or all(type(part).fitted is Transform.fitted for part in method.pipeline.parts):
+        return method
+    outputs = learner.predictions(learner.initial()[None], public.x[:1])[0]
+    return method.fitted(len(public.x), outputs.shape[1] if outputs.dim() > 1 else 1)
 
 
 def _initial_round(method: Method, learner: FlatModel, train: Clients, cohort: Cohort, seed: int) -> LocalUpdate:

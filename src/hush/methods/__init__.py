@@ -11,9 +11,12 @@ from typing import Any, get_args, get_type_hints
 
 from hush.core import Method
 from hush.errors import UsageError
+from hush.methods.ae_dpfl import ae_dpfl
+from hush.methods.common import MASK_SETTINGS
 from hush.methods.cpfed import cpfed
 from hush.methods.cpfed_output import cpfed_output
 from hush.methods.cpsgd import cpsgd
+from hush.methods.ddgauss import ddgauss
 from hush.methods.dp_fed import dp_fed
 from hush.methods.dp_fedavg import dp_fedavg
 from hush.methods.dp_sgd import dp_sgd
@@ -24,6 +27,7 @@ from hush.methods.fedavg import fedavg
 from hush.methods.fedavg_rand_k import fedavg_rand_k
 from hush.methods.fedavg_top_k import fedavg_top_k
 from hush.methods.parts import COMBINATIONS, PARTS, split
+from hush.methods.skellam import skellam
 from hush.names import pick
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -39,6 +43,9 @@ METHODS: dict[str, Callable[..., Method]] = {
     "cpfed-output": cpfed_output,
     "dp-sgd": dp_sgd,
     "cpsgd": cpsgd,
+    "ddgauss": ddgauss,
+    "skellam": skellam,
+    "ae-dpfl": ae_dpfl,
 }
 
 
@@ -72,7 +79,8 @@ def build(name: str, **settings: Any) -> Method:
 def taken(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the given settings that mean something to a method: without a mask, a ratio does not."""
     known, (_, parts) = settings_of(name), split(name)
-    idle = ("ratio", "explore", "public_steps") if "mask" in known and "mask" not in {**parts, **given} else ()
+    mask = (parts | dict(given)).get("mask", "none") if "mask" in known else None
+    idle = [key for key, masks in MASK_SETTINGS.items() if mask is not None and mask not in masks]
     return {key: value for key, value in given.items() if key in known and key not in idle}
 
 
@@ -90,10 +98,12 @@ __all__ = [
     "COMBINATIONS",
     "METHODS",
     "PARTS",
+    "ae_dpfl",
     "build",
     "cpfed",
     "cpfed_output",
     "cpsgd",
+    "ddgauss",
     "dp_fed",
     "dp_fedavg",
     "dp_sgd",
@@ -105,6 +115,7 @@ __all__ = [
     "fedavg_top_k",
     "names",
     "settings_of",
+    "skellam",
     "summary",
     "taken",
 ]

@@ -14,7 +14,7 @@ from hush.local.sgd import Sgd
 from hush.local.weigh import Weigh
 from hush.methods.public_mask import public_top_k
 from hush.names import pick
-from hush.server import Adam, Average, Averaged, FedSpaAdam, Momentum
+from hush.server import Adam, Average, Averaged, Decayed, FedSpaAdam, Momentum
 from hush.transforms import AdaptiveClip, Clip, FreeMask, RandK
 from hush.transforms.own_mask import OwnRandK
 
@@ -32,6 +32,7 @@ class StepCommon(TypedDict, total=False):
     blur_limit: float
     server: str
     server_lr: float
+    server_lr_decay: float
     server_momentum: float
     server_beta2: float
     kappa: float
@@ -60,6 +61,14 @@ class Masked(Common, total=False):
     ratio: float
     explore: float
     public_steps: int
+
+
+MASK_SETTINGS = {
+    "ratio": ("rand-k", "top-k", "saliency", "free"),
+    "explore": ("free",),
+    "public_steps": ("top-k", "saliency"),
+}
+"""Settings that mean something with certain masks alone."""
 
 
 def local_training(**settings: Unpack[Masked]) -> LocalUpdate:
@@ -126,15 +135,11 @@ def local_dp_sgd(
 def masking(**settings: Unpack[Masked]) -> tuple[Transform, ...]:
     """`mask` is none, or one for the whole cohort: rand-k; top-k or saliency, from public examples; free, from noised past sums."""
     kind, ratio = settings.get("mask", "none"), settings.get("ratio", 0.1)
+    for key, masks in MASK_SETTINGS.items():
+        if key in settings and kind not in masks:
+            raise UsageError(f"{key} goes with a mask: give mask={' or '.join(masks)}.")
     if kind == "none":
-        idle = next((key for key in ("ratio", "explore", "public_steps") if key in settings), None)
-        if idle is not None:
-            raise UsageError(f"{idle} goes with a mask: give mask=rand-k, top-k, saliency or free.")
         return ()
-    if "explore" in settings and kind != "free":
-        raise UsageError("explore goes with mask=free.")
-    if "public_steps" in settings and kind not in ("top-k", "saliency"):
-        raise UsageError("public_steps goes with mask=top-k or saliency.")
     if kind == "rand-k":
         return (RandK(ratio),)
     if kind == "top-k":
@@ -154,7 +159,8 @@ def clipping(clip: float, quantile: float | None, **settings: Unpack[Masked]) ->
 
 
 def server_step(**settings: Unpack[Masked]) -> ServerUpdate:
-    """`server` is average, momentum, adam or fed-spa; `average_iterates` in (0, 1) averages what it hands out."""
+    """`server` is average, momentum, adam or fed-spa, whose steps `server_lr_decay` shrinks from round to round;
+    `average_iterates` in (0, 1) averages what it hands out."""
     kind = settings.get("server", "average")
     inner: ServerUpdate
     if kind == "average":
@@ -170,6 +176,8 @@ def server_step(**settings: Unpack[Masked]) -> ServerUpdate:
         )
     else:
         raise UsageError(f"server must be average, momentum, adam or fed-spa, not '{kind}'.")
+    if settings.get("server_lr_decay", 1.0) != 1.0:
+        inner = Decayed(inner, settings["server_lr_decay"])
     decay = settings.get("average_iterates", 0.0)
     return Averaged(inner, decay) if decay else inner
 

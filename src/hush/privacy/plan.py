@@ -78,7 +78,8 @@ def plan_of(
         survivors = _survivors(_fewest(cohort, clients), dropout)
         sampling = say.Everyone()
     masked = any(part.wire(_PROBE).entries < _PROBE.entries for part in method.pipeline.parts)
-    told = _noise(noise, say.On.MASK if masked else say.On.EVERY, survivors)
+    entries = None if enrolled.dim is None else method.uplink(enrolled.dim).summed
+    told = _noise(noise, say.On.MASK if masked else say.On.EVERY, survivors, entries)
     plan = Plan(
         phases=(Phase(_releases(bound, told), sampling, rounds, period=cohort.turns(clients)),),
         population=clients,
@@ -146,7 +147,7 @@ def _sampling(cohort: Cohort, clients: int) -> Sampling:
     raise NoGuarantee(f"{type(cohort).__name__} has no proved accounting.", "Sample with Poisson, FixedSize or Bounded.")
 
 
-def _noise(part: Noise, on: say.On, shares: int | None) -> say.Noise:
+def _noise(part: Noise, on: say.On, shares: int | None, entries: int | None) -> say.Noise:
     """The noise as a word: the whole of it, or one of `shares` equal ones."""
     std = part.std if shares is None else part.std / math.sqrt(shares)
     drawn = Drawn.SERVER if shares is None else Drawn.SHARES
@@ -159,7 +160,7 @@ def _noise(part: Noise, on: say.On, shares: int | None) -> say.Noise:
             )
         return say.GaussianNoise(std, on, drawn, secure=True)
     if type(part) is ExactNoise and part.kind == "discrete-gaussian":
-        return say.DiscreteGaussianNoise(std, on, drawn, secure=True)
+        return say.DiscreteGaussianNoise(std, on, drawn, secure=True, entries=entries if shares is not None else None)
     if type(part) is ExactNoise and part.kind == "skellam":
         return say.SkellamNoise(std, on, drawn, secure=True)
     raise NoGuarantee(f"{type(part).__name__} is not the noise that was proved.", "Use Gaussian itself.")
@@ -245,7 +246,7 @@ def with_noise(method: Method, multiplier: float) -> Method:
         least = multiplier * local.lr * local.reach(1) / local.batch_size  # of one step's update
         own = (part.with_std(least) if isinstance(part, BinomialMechanism) else part for part in method.pipeline.parts)
         return method.with_pipeline(*own)
-    parts = (replace(p, multiplier=multiplier) if isinstance(p, Noise) else p for p in method.pipeline.parts)
+    parts = (replace(p, multiplier=multiplier) if isinstance(p, Noise) else p.covered(multiplier) for p in method.pipeline.parts)
     return method.with_pipeline(*parts)
 
 

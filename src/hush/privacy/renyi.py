@@ -37,8 +37,9 @@ from hush.privacy.vocabulary import (
 
 ORDERS = (*range(2, 129), *range(136, 257, 8), *range(288, 513, 32), 768, 1024, 1536, 2048, 4096)
 
-Curve = Callable[[int], float]
-"""Renyi divergence of one order between neighbours, in one round without sampling."""
+Orders = np.ndarray
+Curve = Callable[[Orders], np.ndarray]
+"""Renyi divergences between neighbours, in one round without sampling, at some orders."""
 
 
 def renyi(plan: Plan, order: int) -> float:
@@ -59,9 +60,9 @@ def delta(orders: tuple[int, ...], values: list[float], eps: float) -> float:
 def _phase(plan: Plan, phase: Phase, order: int) -> float:
     sampling = phase.sampling
     if isinstance(sampling, Everyone):
-        return phase.times * _joint(plan, phase, plan.relation)(order)
+        return phase.times * at(_joint(plan, phase, plan.relation), order)
     if isinstance(sampling, BoundedParticipation):
-        return times(sampling, phase.rounds) * phase.steps * _joint(plan, phase, plan.relation)(order)
+        return times(sampling, phase.rounds) * phase.steps * at(_joint(plan, phase, plan.relation), order)
     if isinstance(sampling, FixedSampling) and plan.relation is Relation.ADD_REMOVE:
         # adding a unit displaces another, which changes the sum as replacing would
         return phase.times * sampled(_joint(plan, phase, Relation.REPLACE_ONE), sampling.rate, order)
@@ -80,12 +81,17 @@ def times(sampling: BoundedParticipation, rounds: int) -> int:
     return min(rounds, min(sampling.times, distinct) + sampling.repeats)
 
 
+def at(curve: Curve, order: int) -> float:
+    """One value of a curve."""
+    return float(curve(np.array([order], dtype=float))[0])
+
+
 def sampled(curve: Curve, rate: float, order: int) -> float:
     """Amplification by Poisson sampling at an integer order."""
     if rate >= 1:
-        return curve(order)
-    i = np.arange(order + 1)
-    moments = np.array([0.0, 0.0, *((k - 1) * curve(int(k)) for k in i[2:])])
+        return at(curve, order)
+    i = np.arange(order + 1, dtype=float)
+    moments = np.concatenate([[0.0, 0.0], (i[2:] - 1) * curve(i[2:])])
     choose = special.gammaln(order + 1) - special.gammaln(i + 1) - special.gammaln(order - i + 1)
     terms = choose + i * math.log(rate) + (order - i) * math.log1p(-rate) + moments
     return max(0.0, float(special.logsumexp(terms)) / (order - 1))
@@ -94,14 +100,14 @@ def sampled(curve: Curve, rate: float, order: int) -> float:
 def _joint(plan: Plan, phase: Phase, relation: Relation) -> Curve:
     """Releases of one round are one vector under independent noise: their divergences add."""
     curves = [_curve(plan, release, relation) for release in phase.releases]
-    return lambda order: sum(curve(order) for curve in curves)
+    return lambda orders: np.sum([curve(orders) for curve in curves], axis=0)
 
 
 def _curve(plan: Plan, release: Release, relation: Relation) -> Curve:
     noise, shares = release.noise, plan.shares(release)
     std, reach = noise.std * math.sqrt(shares), release.bound.l2(relation)
     if isinstance(noise, GaussianNoise):
-        return lambda order: order * (reach / std) ** 2 / 2
+        return lambda orders: orders * (reach / std) ** 2 / 2
     if isinstance(noise, DiscreteGaussianNoise):
         return _discrete_gaussian(reach, std, noise, shares)
     if isinstance(noise, SkellamNoise):
@@ -111,20 +117,20 @@ def _curve(plan: Plan, release: Release, relation: Relation) -> Curve:
 
 def _discrete_gaussian(reach: float, std: float, noise: DiscreteGaussianNoise, shares: int) -> Curve:
     if shares == 1:
-        return lambda order: order * (reach / std) ** 2 / 2
+        return lambda orders: orders * (reach / std) ** 2 / 2
     assert noise.entries is not None
     share = (noise.std / noise.grid) ** 2
     tau = 10 * math.fsum(math.exp(-2 * math.pi**2 * share * k / (k + 1)) for k in range(1, shares))
     entries, ratio = noise.entries, reach / std
     # every entry's P/Q is within e^tau of the discrete Gaussian's, and Q itself too: sum P^a Q^(1-a) grows by e^((2a-1) tau d)
-    return lambda order: order * ratio**2 / 2 + (2 * order - 1) / (order - 1) * tau * entries
+    return lambda orders: orders * ratio**2 / 2 + (2 * orders - 1) / (orders - 1) * tau * entries
 
 
 def _skellam(reach: float, variance: float, entries: int | None) -> Curve:
     ones = reach**2 if entries is None else min(math.sqrt(entries) * reach, reach**2)
 
-    def curve(order: int) -> float:
-        tail = min(((2 * order - 1) * reach**2 + 6 * ones) / (4 * variance**2), 1.5 * ones / variance)
-        return order * reach**2 / (2 * variance) + tail
+    def curve(orders: Orders) -> np.ndarray:
+        tail = np.minimum(((2 * orders - 1) * reach**2 + 6 * ones) / (4 * variance**2), 1.5 * ones / variance)
+        return np.asarray(orders * reach**2 / (2 * variance) + tail)
 
     return curve

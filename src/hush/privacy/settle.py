@@ -10,6 +10,7 @@ from hush.core import Method
 from hush.errors import NoGuarantee, UsageError
 from hush.local.as_written import AsWritten
 from hush.privacy.accountant import account, calibrate, rounds_within, spent
+from hush.privacy.bounds import Bound
 from hush.privacy.guarantee import Budget, Guarantee, check_delta, default_delta
 from hush.privacy.plan import is_private, needs_noise, plan_of, server_plan, with_noise
 from hush.privacy.record_plan import is_record_level, record_plan
@@ -61,8 +62,14 @@ def settle_privacy(
         if budget is None:
             kind = "trials" if is_record_level(method) and getattr(method.local, "noise", None) == 0 else "noise"
             raise UsageError(f"{method.name} needs {kind}=... or a budget, privacy=hush.Budget(epsilon=...).")
-        method = with_noise(method, calibrate(planned(with_noise(method, 1.0)), budget.epsilon, chosen))
-        return Settled(method, planned(method), chosen, rounds)
+        method = with_noise(method, 1.0)
+        for _ in range(8):  # a grid that must leave room for the noise changes with it, and the noise a little with the grid
+            before = planned(method)
+            method = with_noise(method, calibrate(before, budget.epsilon, chosen))
+            plan = planned(method)
+            if _bounds(plan) == _bounds(before):
+                return Settled(method, plan, chosen, rounds)
+        raise NoGuarantee(f"No grid of {method.name} goes with the noise that it needs.", "Give --noise, or more bits.")
     plan = planned(method)
     allowed = rounds if budget is None else rounds_within(plan, budget.epsilon, chosen)
     if allowed == 0:
@@ -74,6 +81,10 @@ def settle_privacy(
         )
     spent(plan, chosen, allowed)  # what cannot be accounted is refused now, not after training
     return Settled(method, plan, chosen, allowed)
+
+
+def _bounds(plan: Plan) -> list[Bound]:
+    return [release.bound for phase in plan.phases for release in phase.releases]
 
 
 def as_charged(plan: Plan, rounds: int, charges: int) -> Plan:

@@ -4,6 +4,7 @@ from hush.transforms.adaptive import AdaptiveClip
 from hush.transforms.clip import Clip
 from hush.transforms.discretize import Discretize
 from hush.transforms.free_mask import FreeMask
+from hush.transforms.modulo import Modulo
 from hush.transforms.noise import ExactNoise, Gaussian, Noise
 from hush.transforms.quantize import BinomialMechanism, Quantize
 from hush.transforms.rotate import Rotate
@@ -17,6 +18,7 @@ __all__ = [
     "ExactNoise",
     "FreeMask",
     "Gaussian",
+    "Modulo",
     "Noise",
     "Quantize",
     "RandK",

@@ -12,9 +12,12 @@ from hush.core import Bound, Public, Round, State, Transform, Wire
 from hush.errors import UsageError
 from hush.random import fold, uniform
 from hush.secret import Secret
+from hush.transforms.modulo import grid_bits
 
 _ROUNDING = 0x67726964
 """The word of the rounding's stream, apart from what else a client draws from its key."""
+_TRIES = 8
+"""Each fails with a chance of about one in a thousand, where the row is as long as may be."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,15 @@ class Discretize(Transform):
     """Scale a row of norm <= C to the integer ball of radius R = 2^bits, round each entry up or down at random, and check.
 
     Rounding is unbiased and lengthens a row: |z|^2 has mean at most |y|^2 + d/4 and a standard deviation of about R. So rows are
-    scaled to sqrt(R^2 - d/4 - 8R), and a row for which z.z <= R^2, computed in integers, fails all the same is rounded towards
-    zero, which never lengthens. R is then the sensitivity, exactly: no float took part in the comparison.
+    scaled to sqrt(R^2 - d/4 - 8R). A row for which z.z <= R^2, computed in integers, fails all the same is drawn again (conditional
+    rounding: Kairouz, Liu, Steinke 2021), and at last rounded towards zero, which never lengthens. R is then the sensitivity,
+    exactly: no float took part in the comparison, and none of their bounds on it is needed.
     """
 
     bits: int = 18
     norm: float | None = None
+    modulus: int | None = None
+    """Bits of the group that sums and noise must fit into (`Modulo`): `bits` then follows the noise."""
 
     def __post_init__(self) -> None:
         if not 4 <= self.bits <= 20:
@@ -45,14 +51,22 @@ class Discretize(Transform):
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         y = x.double() * self._scale(x.shape[1])
         y = torch.where(torch.isfinite(y).all(1, keepdim=True), y, 0.0).clamp(-self.radius, self.radius)
-        low = y.floor()
-        up = uniform(fold(keys, _ROUNDING), (x.shape[1],)).double() < y - low
-        rounded = (low + up).long()
-        fits = self._fits(rounded)
-        if bool(fits.all()):
-            return rounded
-        shorter = y.trunc().long()
-        return torch.where(fits, rounded, torch.where(self._fits(shorter), shorter, 0))
+        low, rounded = y.floor(), torch.zeros_like(y, dtype=torch.int64)
+        left = torch.arange(len(y), device=y.device)
+        for again in range(_TRIES):
+            coins = uniform(fold(keys[left], _ROUNDING + again), (x.shape[1],)).double()
+            drawn = (low[left] + (coins < y[left] - low[left])).long()
+            fits = self._fits(drawn)[:, 0]
+            rounded[left[fits]] = drawn[fits]
+            left = left[~fits]
+            if not len(left):
+                return rounded
+        shorter = y[left].trunc().long()
+        rounded[left] = torch.where(self._fits(shorter), shorter, 0)
+        return rounded
+
+    def covered(self, multiplier: float) -> Transform:
+        return self if self.modulus is None else replace(self, bits=grid_bits(self.modulus, multiplier))
 
     def _fits(self, rows: Tensor) -> Tensor:
         """z.z <= R^2, in integers; `_scale` has made sure that they cannot overflow."""
@@ -66,7 +80,8 @@ class Discretize(Transform):
             raise UsageError("Discretize stands outside a chain, so it does not know the clip: build the pipeline with chain(...).")
         room = self.radius**2 - entries / 4 - 8 * self.radius
         if room < self.radius**2 / 2:
-            raise UsageError(f"{entries:,} entries do not fit a grid of {self.bits} bits: raise bits.")
+            left = "" if self.modulus is None else f", which is what noise leaves of {self.modulus}"
+            raise UsageError(f"{entries:,} entries do not fit a grid of {self.bits} bits{left}: raise bits.")
         if entries * self.radius**2 >= 2**62:
             raise UsageError(f"{entries:,} entries of {self.bits} bits overflow 64: lower bits.")
         return math.sqrt(room) / self.norm

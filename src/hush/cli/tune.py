@@ -1,0 +1,203 @@
+"""`hush tune METHOD`: search over settings at a fixed privacy budget."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from hush.cli.console import out, print_json, round_progress, say
+from hush.cli.interrupt import heard
+from hush.cli.options import RunFlags, takes_flags
+from hush.engines.rundir import RunDir
+from hush.errors import DataError, HushError, UsageError
+from hush.experiment import Spec
+from hush.privacy.guarantee import at_least
+from hush.tuning.asked import Asked
+from hush.tuning.study import Trial, Tuning, refuse_without_optuna, so_far
+from hush.tuning.study import tune as search_on
+
+STUDY = "study.db"
+_TRIALS = 20
+_SHOWN = 5
+
+
+@takes_flags
+def tune(
+    method: Annotated[str | None, typer.Argument(help="Method (hush methods lists them).")] = None,
+    trials: Annotated[int | None, typer.Option("--trials", help=f"How many settings to try [default: {_TRIALS}].")] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option("--search", help="KEY=LOW:HIGH[:log|:int], KEY=a,b,c, ratio=auto. Repeatable [default: what matters most]."),
+    ] = None,
+    pruning: Annotated[bool, typer.Option(help="Give up on trials that are worse than most at the same stage.")] = True,
+    tuning_data: Annotated[
+        str, typer.Option("--tuning-data", help="private: the clients' data; public: public examples alone, at no cost.")
+    ] = "private",
+    accounted: Annotated[bool, typer.Option("--accounted", help="Say what all trials together cost the clients.")] = False,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the search in this directory.")] = None,
+    *,
+    flags: RunFlags,
+) -> None:
+    """Search over settings at a fixed epsilon, judged on validation examples; the test examples stay unseen."""
+    refuse_without_optuna()
+    if resume is not None:
+        if method is not None or flags.typed() or search or accounted or not pruning or tuning_data != "private":
+            raise UsageError("--resume goes on with a search as it was begun: leave the method and all flags but --trials out.")
+        folder = RunDir(resume)
+        asked = _begun(folder, trials)
+    else:
+        if flags.seeds != 1 or flags.dry_run:
+            raise UsageError("A search has one seed and no dry run: leave --seeds and --dry-run to hush run.")
+        spec = flags.spec(method)
+        count, place = _TRIALS if trials is None else trials, flags.data_dir.resolve() if flags.data_dir else None
+        asked = Asked.of(spec, search or [], tuning_data, accounted, trials=count, pruning=pruning, data_dir=place)
+        folder = RunDir(flags.out if flags.out is not None else _new_folder(spec.method))
+        _refuse_another(folder, asked)
+    found = _search(asked, folder)
+    _tell(asked, found, folder, flags.json)
+
+
+def _search(asked: Asked, folder: RunDir) -> Tuning:
+    """All trials, with a bar; Ctrl-C keeps those that were made, and says what they found."""
+    asked.read()
+    folder.write_json("config.json", _config(asked))
+    study = folder.path / STUDY
+
+    def on_round(_: dict[str, Any]) -> None:
+        if heard():  # and swallowed by a library: stop here
+            raise KeyboardInterrupt
+
+    try:
+        with round_progress() as progress:
+            made = len(so_far(study).history)
+            bar = progress.add_task(f"tuning {asked.spec.method}", total=asked.trials, completed=made, figures="")
+
+            def on_trial(found: Tuning) -> None:
+                best = f"best {_accuracy(found.best)}" if found.ranked else ""
+                progress.update(bar, completed=len(found.history), figures=best)
+
+            return search_on(
+                asked.begin,
+                asked.space,
+                trials=asked.trials,
+                seed=asked.spec.seed,
+                pruning=asked.pruning,
+                first=asked.first(),
+                study=study,
+                on_round=on_round,
+                on_trial=on_trial,
+            )
+    except (Exception, KeyboardInterrupt) as error:
+        if not heard() and not isinstance(error, KeyboardInterrupt):
+            raise
+        found = so_far(study)
+        best = f" The best so far: {_accuracy(found.best)} with {_settings(found.best)}." if found.ranked else ""
+        say(f"Interrupted after {len(found.history)} of {asked.trials} trials.{best} Go on with: hush tune --resume {folder.path}")
+        raise KeyboardInterrupt from None
+
+
+def _tell(asked: Asked, found: Tuning, folder: RunDir, as_json: bool) -> None:
+    """Files, then words."""
+    value = asked.to_dict(found)
+    folder.write_json("tune.json", value)
+    folder.write_bytes("best.toml", asked.best_toml(found.best.settings).encode())
+    picture = _plot(asked, found, folder)
+    if as_json:
+        print_json(value | {"plot": picture})
+        return
+    table = Table(box=None, pad_edge=False)
+    keys = list(asked.space)
+    for title in ("trial", "validation", *keys, "seconds"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for trial in found.ranked[:_SHOWN]:
+        table.add_row(str(trial.number), _accuracy(trial), *(_word(trial.settings[key]) for key in keys), f"{trial.seconds:.1f}")
+    out().print(table)
+    counts = ", ".join(f"{value[state]} {state}" for state in ("completed", "pruned", "failed") if value[state])
+    if value["epsilon"] is None:
+        print(f"{counts}; no privacy guarantee.")
+    else:
+        print(f"{counts}; each at epsilon {at_least(value['epsilon'])}, delta={at_least(value['delta'], 2)}.")
+    print(f"Privacy of the tuning: {value['tuning_privacy']}.")
+    place = ["--data-dir", str(asked.data_dir)] if asked.data_dir else []
+    print(f"Run the best: {shlex.join(['hush', 'run', '--config', str(folder.path / 'best.toml'), *place])}")
+    say(f"Everything is in {folder.path}" + (f"; the picture is {picture}" if picture else ""))
+
+
+def _plot(asked: Asked, found: Tuning, folder: RunDir) -> str | None:
+    from hush.report.plots import as_png
+    from hush.report.tuning_picture import tuning_figure
+
+    try:
+        folder.write_bytes("tune.png", as_png(tuning_figure(found, asked.space, f"{asked.spec.method} on {asked.spec.data}")))
+    except UsageError as error:
+        say(f"note: {error}")
+        return None
+    return str(folder.path / "tune.png")
+
+
+# -- the folder ------------------------------------------------------------------------------------------------------------------
+
+
+def _config(asked: Asked) -> dict[str, Any]:
+    """What `--resume` reads."""
+    keys = ("search", "trials", "pruning", "tuning_data", "accounted")
+    place = str(asked.data_dir) if asked.data_dir else None
+    own = {key: getattr(asked, key) for key in keys} | {"search": list(asked.search), "data_dir": place}
+    return {"tune": own | {"spec": asked.spec.model_dump()}}
+
+
+def _begun(folder: RunDir, trials: int | None) -> Asked:
+    """The search that a folder holds; more trials may be asked for."""
+    if not folder.path.is_dir():
+        raise UsageError(f"There is no run directory {folder.path}.")
+    config = folder.read_json("config.json")
+    try:
+        own = dict(config["tune"])
+        spec = Spec.read(own.pop("spec"), f" in {folder.path / 'config.json'}")
+        own |= {
+            "data_dir": Path(own["data_dir"]) if own["data_dir"] else None,
+            "trials": own["trials"] if trials is None else trials,
+        }
+        return Asked.of(spec, **own)
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{folder.path / 'config.json'} is not what hush tune writes.") from None
+
+
+def _refuse_another(folder: RunDir, asked: Asked) -> None:
+    """The same command goes on where it stopped; another one needs another folder."""
+    if not folder.started:
+        return
+    try:
+        same = _config(_begun(folder, asked.trials)) == _config(asked)
+    except HushError:
+        same = False
+    if not same:
+        raise UsageError(f"{folder.path} already holds a run or another search: choose another --out.")
+
+
+def _new_folder(method: str) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    tries = (Path("runs") / f"tune-{method}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
+    return next(path for path in tries if not path.exists())
+
+
+# -- words -----------------------------------------------------------------------------------------------------------------------
+
+
+def _accuracy(trial: Trial) -> str:
+    if trial.validation_accuracy is not None:
+        return f"{100 * trial.validation_accuracy:.1f}%"
+    return f"loss {trial.validation_loss:.4g}"
+
+
+def _settings(trial: Trial) -> str:
+    return ", ".join(f"{key}={_word(value)}" for key, value in trial.settings.items())
+
+
+def _word(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

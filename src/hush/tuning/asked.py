@@ -1,0 +1,239 @@
+"""From an experiment as it was asked for to a search over it: what each trial runs, where it starts, what it cost, and its best."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hush.engines.run import Run
+from hush.engines.simulation import set_up
+from hush.errors import NoGuarantee, UsageError
+from hush.experiment import DEFAULT_EPSILON, Experiment, Spec, resolve
+from hush.methods.ratio import best_ratio
+from hush.names import pick
+from hush.privacy.plan import is_private
+from hush.privacy.settle import settle_privacy
+from hush.random import derive
+from hush.tasks.catalogue import dataset
+from hush.tasks.task import Clients, Examples, Task
+from hush.transforms import RandK
+from hush.tuning.cost import Cost, accounted_cost, public_cost, uncounted_cost
+from hush.tuning.space import AUTO, OF_THE_RUN, Range, Space, as_value, default_space, parse_search, usual
+from hush.tuning.study import COMPLETE, FAILED, PRUNED, Trial, Tuning
+
+TUNING_DATA = ("private", "public")
+_HELD = 5
+"""One in so many public examples validates, and one makes the mask where there is one."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A search over `spec`. `search` is what was typed; nothing is the default space."""
+
+    spec: Spec
+    search: tuple[str, ...] = ()
+    trials: int = 20
+    pruning: bool = True
+    tuning_data: str = "private"
+    accounted: bool = False
+    data_dir: Path | None = None
+
+    @staticmethod
+    def of(spec: Spec, search: list[str], tuning_data: str, accounted: bool, **more: Any) -> Asked:
+        """Everything that can be refused before data are read."""
+        pick(dict.fromkeys(TUNING_DATA), tuning_data, "tuning data")
+        auto = spec.set.get("ratio") == AUTO or f"ratio={AUTO}" in search
+        if spec.set.get("ratio") == AUTO:  # another way to say so
+            spec = spec.model_copy(update={"set": {key: value for key, value in spec.set.items() if key != "ratio"}})
+            search = [*search, f"ratio={AUTO}"] if search else []
+        if tuning_data == "public":
+            if accounted:
+                raise UsageError("Trials on public examples cost nothing: leave --accounted out.")
+            # the chosen settings are for clients that do not hold these examples, so the run after the search keeps them out, too
+            spec = spec.model_copy(update={"public": spec.public if spec.public is not None else dataset(spec.data).public})
+        asked = Asked(spec, tuple(search), tuning_data=tuning_data, accounted=accounted, **more)
+        method = asked.experiment.method
+        if is_private(method) and (asked.experiment.budget is None or spec.budget is not None):
+            raise UsageError("A search holds epsilon fixed and finds the noise of every trial: give --epsilon, not the noise.")
+        if not is_private(method) and accounted:
+            raise NoGuarantee(f"{method.name} adds no noise, so no number covers its trials.", "Leave --accounted out.")
+        if auto and not asked.has_random_mask:
+            raise UsageError(f"ratio=auto is for masks of random coordinates (rand-k), which {method.name} does not have.")
+        asked.space  # noqa: B018  # refuses what cannot be searched
+        return asked
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The run without a search."""
+        return resolve(self.spec)
+
+    @cached_property
+    def space(self) -> Space:
+        return parse_search(list(self.search), self.spec) if self.search else default_space(self.spec)
+
+    @property
+    def has_random_mask(self) -> bool:
+        return any(isinstance(part, RandK) for part in self.experiment.method.pipeline.parts)
+
+    @cached_property
+    def task(self) -> Task:
+        """The data, without the test examples: no trial can see what it does not have."""
+        task = replace(self.experiment.task(self.data_dir), test=None)
+        if task.validation is None and self.tuning_data != "public":
+            raise UsageError("A search chooses by validation examples, and the task has none: hold some out (--validation N).")
+        if self.accounted and task.belongs_to_clients("validation"):
+            raise NoGuarantee(
+                "The validation examples are clients' own and chosen by without noise, which no number covers.",
+                "Take --evaluation central, or leave --accounted out.",
+            )
+        return task
+
+    @cached_property
+    def public_task(self) -> Task:
+        return on_public_examples(self.task, self.experiment)
+
+    def read(self) -> None:
+        """Read the data now: what is wrong with them is wrong for every trial."""
+        self.public_task if self.tuning_data == "public" else self.task  # noqa: B018
+
+    def spec_with(self, settings: dict[str, Any]) -> Spec:
+        """The experiment with some settings chosen."""
+        own = {key: value for key, value in settings.items() if key in OF_THE_RUN}
+        return Spec.read(
+            self.spec.model_dump() | own | {"set": self.spec.set | {k: v for k, v in settings.items() if k not in own}}
+        )
+
+    def begin(self, settings: dict[str, Any]) -> Run:
+        """One trial, set up: the noise is found for the same epsilon, whatever the settings are."""
+        experiment = resolve(self.spec_with(settings))
+        return experiment.set_up(self.task) if self.tuning_data == "private" else self._in_public(experiment)
+
+    def _in_public(self, experiment: Experiment) -> Run:
+        """The noise that the clients would need, on public examples: what is proved is of the run that follows."""
+        spec = experiment.spec
+        settled = settle_privacy(
+            experiment.method,
+            experiment.cohort,
+            self.task.enrolled,
+            experiment.rounds,
+            experiment.budget,
+            spec.delta,
+            spec.dropout,
+        )
+        run = set_up(
+            settled.method,
+            self.public_task,
+            rounds=experiment.rounds,
+            cohort=experiment.cohort,
+            delta=settled.delta,
+            seed=spec.seed,
+            device=spec.device,
+            memory=spec.memory,
+            dropout=spec.dropout,
+            eval_every=spec.eval_every,
+        )
+        return replace(run, plan=settled.plan, delta=settled.delta, rounds=settled.rounds)
+
+    def first(self) -> dict[str, Any]:
+        """Where the search starts: at the defaults, and for rand-k at the ratio of Fed-SMP's Theorem 2."""
+        values = usual(self.spec) | {"rounds": self.experiment.rounds, "cohort": self.experiment.cohort.size}
+        where = self.space.get("ratio")
+        if self.has_random_mask and isinstance(where, Range):
+            values["ratio"] = min(max(self.ratio(values), where.low), where.high)
+        return {key: values[key] for key in self.space if key in values}
+
+    def ratio(self, values: dict[str, Any]) -> float:
+        """Theorem 2's ratio for the usual settings."""
+        enrolled, experiment = self.task.enrolled, self.experiment
+        settled = settle_privacy(
+            experiment.method, experiment.cohort, enrolled, experiment.rounds, experiment.budget, self.spec.delta, self.spec.dropout
+        )
+        batches = math.ceil((enrolled.total or 1) / enrolled.clients / values.get("batch_size", 10))
+        steps = values.get("local_steps") or values.get("local_epochs", 1) * batches
+        noise = settled.plan.noise_multiplier if settled.plan is not None else 0.0
+        return best_ratio(values["lr"], steps, experiment.cohort.size, enrolled.dim or 1, values.get("clip", 1.0), noise)
+
+    def cost(self, tuning: Tuning) -> Cost:
+        """What the trials cost the clients."""
+        if self.tuning_data == "public":
+            return public_cost(len(tuning.history))
+        if self.experiment.budget is not None and (self.accounted or self.spec.ledger is not None):
+            cost = accounted_cost(tuning, self.space, self.experiment.budget.epsilon)
+            return cost._replace(text=f"{cost.text}; each was charged to {self.spec.ledger}") if self.spec.ledger else cost
+        return uncounted_cost(tuning)
+
+    def to_dict(self, tuning: Tuning) -> dict[str, Any]:
+        """The JSON object of `hush tune`."""
+        best, cost = tuning.best, self.cost(tuning)
+        return {
+            "method": self.spec.method,
+            "data": self.spec.data,
+            "trials": len(tuning.history),
+            "completed": tuning.count(COMPLETE),
+            "pruned": tuning.count(PRUNED),
+            "failed": tuning.count(FAILED),
+            "best": best.settings,
+            "best_validation_accuracy": best.validation_accuracy,
+            "best_validation_loss": best.validation_loss,
+            "epsilon": best.epsilon,
+            "delta": best.delta,
+            "tuning_privacy": cost.text,
+            "tuning_epsilon": cost.epsilon,
+            "tuning_delta": cost.delta,
+            "history": [_plain(trial) for trial in tuning.history],
+        }
+
+    def best_toml(self, settings: dict[str, Any]) -> str:
+        """A file that `hush run --config` runs."""
+        spec = self.spec_with(settings)
+        if self.experiment.budget is not None and spec.epsilon is None:
+            spec = spec.model_copy(update={"epsilon": DEFAULT_EPSILON})
+        return as_toml(spec)
+
+
+def on_public_examples(task: Task, experiment: Experiment) -> Task:
+    """Public examples dealt to as many clients of the usual size as they make, and some kept to validate."""
+    enrolled = task.enrolled
+    each, least = max(1, round((enrolled.total or 1) / enrolled.clients)), math.ceil(experiment.cohort.size)
+    masked = experiment.method.pipeline.needs_public
+    there = len(task.public[0]) if task.public is not None else 0
+    held = there // _HELD
+    clients = (there - held * (1 + masked)) // each
+    if clients < least or not held:
+        wanted = math.ceil(least * each * _HELD / (_HELD - 1 - masked)) + _HELD
+        raise UsageError(
+            f"{there:,} public examples make {clients} clients of {each}, and a cohort is {least}: "
+            f"give about --public {wanted}, a smaller --cohort, or --tuning-data private."
+        )
+    assert task.public is not None
+    x, y = task.public
+    order = torch.randperm(there, generator=torch.Generator().manual_seed(derive(experiment.spec.seed, 32) % 2**63))
+    parts = [Examples(x[rows], y[rows]) for rows in torch.split(order, [held, held * masked, there - held * (1 + masked)])]
+    sizes = torch.full((clients,), each)
+    train = Clients(parts[2].x[: clients * each], parts[2].y[: clients * each], sizes)
+    return replace(task, clients=train, validation=parts[0], public=parts[1] if masked else None, of_clients=())
+
+
+def as_toml(spec: Spec) -> str:
+    """What differs from a run with nothing typed, in the words of `--config`."""
+    usual = Spec()
+    keys = {key: getattr(spec, key) for key in Spec.model_fields if key != "set"}
+    lines = [f"{key} = {_word(value)}" for key, value in keys.items() if key in ("method", "data") or value != getattr(usual, key)]
+    settings = [f"{key} = {_word(as_value(value))}" for key, value in spec.set.items()]
+    return "\n".join([*lines, "", "[set]", *settings]) + "\n"
+
+
+def _word(value: Any) -> str:
+    """A value as TOML writes it; for these kinds, as JSON does."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _plain(trial: Trial) -> dict[str, Any]:
+    keys = ("number", "settings", "validation_accuracy", "validation_loss", "state", "seconds", "epsilon", "reason")
+    return {key: getattr(trial, key) for key in keys}

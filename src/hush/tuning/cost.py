@@ -1,0 +1,78 @@
+"""What a search itself costs the clients: nothing, a number, or something that nobody counted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+from hush.errors import NoGuarantee
+from hush.privacy.accountant import account
+from hush.privacy.guarantee import at_least
+from hush.privacy.vocabulary import Plan
+from hush.tuning.space import Space
+from hush.tuning.study import Trial, Tuning
+
+_SHAPELESS = {
+    *("lr", "lr_decay", "lr_decay_every", "momentum", "prox", "blur", "blur_limit", "sparsity", "max_local_steps"),
+    *("server", "server_lr", "server_lr_decay", "server_momentum", "server_beta2", "kappa", "average_iterates"),
+    *("clip", "ratio", "mask", "explore", "public_steps"),
+}
+"""Settings that leave what is proved as it is: the noise goes with the clip, and a public mask amplifies nothing."""
+
+
+class Cost(NamedTuple):
+    """What the trials cost, in words and as a number; None where there is none."""
+
+    text: str
+    epsilon: float | None = None
+    delta: float | None = None
+
+
+def public_cost(trials: int) -> Cost:
+    """Trials on examples that belong to nobody."""
+    return Cost(f"public: {trials} trials trained and validated on public examples alone, and cost the clients nothing", 0.0, 0.0)
+
+
+def uncounted_cost(tuning: Tuning) -> Cost:
+    """Trials on the clients' data that nobody counts, as most papers' are."""
+    seen = f"not accounted: {len(tuning.history)} trials saw the clients' data; "
+    if not any(trial.plan for trial in tuning.history):
+        return Cost(seen + "and the method has no guarantee")
+    return Cost(seen + "the guarantee printed covers one run with the chosen settings as if they had been known beforehand")
+
+
+def accounted_cost(tuning: Tuning, space: Space, budget: float) -> Cost:
+    """All trials that trained, composed; one that was pruned or failed counts in full, since when it stopped depends on the data.
+
+    Where every trial has the same plan, whatever was proposed, the plans compose exactly at the run's own delta. Where proposals
+    shape the plan (rounds, cohort), later plans depend on earlier results, and all that is fixed beforehand is each trial's
+    (epsilon, delta): these add up, both of them.
+    """
+    ran = [trial for trial in tuning.history if trial.plan is not None]
+    delta = next((trial.delta for trial in ran if trial.delta is not None), None)
+    if not ran or delta is None:
+        raise NoGuarantee("No trial with a guarantee was completed, so there is nothing to account.", "Tune a private method.")
+    text = f"accounted: the {len(ran)} trials that saw the clients' data"
+    if set(space) <= _SHAPELESS and _alike(ran):
+        trials, final = composed(ran, delta), composed([*ran, ran[0]], delta)
+        more = f"with the run of the chosen settings after them {at_least(final)}"
+        return Cost(f"{text} cost epsilon {at_least(trials)} together, at delta={at_least(delta, 2)}; {more}", trials, delta)
+    total, all_delta = budget * len(ran), delta * len(ran)
+    why = "the sum of theirs, since what was searched shapes their plans"
+    return Cost(f"{text} cost epsilon {at_least(total)} together, at delta={at_least(all_delta, 2)}, {why}", total, all_delta)
+
+
+def composed(trials: list[Trial], delta: float) -> float:
+    """Epsilon of everything that some trials release about the same clients."""
+    plans = [trial.plan for trial in trials if trial.plan is not None]
+    return account(_together(plans), delta).epsilon
+
+
+def _together(plans: list[Plan]) -> Plan:
+    return replace(plans[0], phases=tuple(phase for plan in plans for phase in plan.phases))
+
+
+def _alike(trials: list[Trial]) -> bool:
+    noise = [trial.plan.noise_multiplier for trial in trials if trial.plan is not None]
+    return all(math.isclose(one, noise[0], rel_tol=1e-9) for one in noise)

@@ -1,0 +1,263 @@
+"""The search itself: Optuna proposes settings, a run answers with its validation accuracy, a file remembers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hush.engines.run import Run
+from hush.engines.simulation import OnRound, train
+from hush.errors import DataError, HushError, UsageError
+from hush.privacy.vocabulary import Plan
+from hush.privacy.written import plan_from_dict, plan_to_dict
+from hush.random import derive
+from hush.tuning.space import Range, Space
+
+if TYPE_CHECKING:
+    import optuna
+
+COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
+Begin = Callable[[dict[str, Any]], Run]
+"""A run that is set up with the settings proposed, and not trained."""
+
+_STEPS = 10
+"""Trials are compared by tenths of their training: they may have different rounds."""
+_PATIENCE = 2
+"""Tenths that every trial may take."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a search."""
+
+    number: int
+    settings: dict[str, Any]
+    state: str
+    validation_accuracy: float | None
+    """Of the last round's model, which is the one that is released; None where the trial was not completed."""
+    validation_loss: float | None
+    epsilon: float | None
+    delta: float | None
+    seconds: float
+    reason: str | None = None
+    plan: Plan | None = None
+    """What it was to release about the clients; None where nothing was noised, or nothing was trained."""
+    score: float = -math.inf
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a search found so far."""
+
+    history: tuple[Trial, ...]
+
+    def count(self, state: str) -> int:
+        return sum(trial.state == state for trial in self.history)
+
+    @property
+    def ranked(self) -> list[Trial]:
+        """The completed ones, best first."""
+        return sorted((trial for trial in self.history if trial.state == COMPLETE), key=lambda trial: -trial.score)
+
+    @property
+    def best(self) -> Trial:
+        if self.ranked:
+            return self.ranked[0]
+        if not self.history:
+            raise UsageError("No trial was made yet.")
+        why = next((trial.reason for trial in self.history if trial.reason), "all were pruned")
+        raise UsageError(f"None of the {len(self.history)} trials came to an end. The first: {why}")
+
+
+def tune(
+    begin: Begin,
+    space: Space,
+    *,
+    trials: int = 20,
+    seed: int = 0,
+    pruning: bool = True,
+    first: Mapping[str, Any] | None = None,
+    study: Path | str | None = None,
+    on_round: OnRound | None = None,
+    on_trial: Callable[[Tuning], None] | None = None,
+) -> Tuning:
+    """Try settings of `space` and keep those of the best validation accuracy; no trial sees the test examples.
+
+    Args:
+        begin: settings to a run, as `hush.engines.simulation.set_up` returns it. Give it a budget: the noise of every trial is
+            then found for the same epsilon, whatever its rounds and cohort.
+        space: a `Range` or a `Choice` for each setting.
+        trials: how many in all, those found in `study` included.
+        seed: of the proposals; a search that was interrupted goes on to the proposals that it would have made.
+        pruning: give up on trials below the median of the others at the same tenth of training.
+        first: settings to try first, such as the defaults.
+        study: a file to keep trials in; a search found there goes on.
+        on_round: called with each round's record.
+        on_trial: called with what was found after each trial.
+    """
+    if trials < 1:
+        raise UsageError(f"trials must be at least 1, not {trials}.")
+    if not space:
+        raise UsageError("There is nothing to search: every setting is fixed.")
+    with _opened(study, space, seed) as (optuna, found):
+        others = min(5, max(2, trials // 4))
+        found.pruner = optuna.pruners.MedianPruner(others, _PATIENCE) if pruning else optuna.pruners.NopPruner()
+        _put_first(found, {key: value for key, value in (first or {}).items() if key in space and space[key].holds(value)})
+        while (done := len(_history(found))) < trials:
+            found.sampler = optuna.samplers.TPESampler(seed=derive(seed, 31, done) % 2**32)
+            trial = found.ask({key: _distribution(optuna, where) for key, where in space.items()})
+            _one(optuna, found, trial, begin, on_round)
+            if on_trial is not None:
+                on_trial(Tuning(_history(found)))
+        return Tuning(_history(found))
+
+
+def so_far(study: Path) -> Tuning:
+    """What a search in a file has found, finished or not."""
+    if not study.is_file():
+        return Tuning(())
+    with _opened(study) as (_, found):
+        return Tuning(_history(found))
+
+
+def _one(optuna: Any, study: optuna.Study, trial: optuna.Trial, begin: Begin, on_round: OnRound | None) -> None:
+    """One trial; whatever is wrong with its settings is a fact about them, not the end of the search."""
+    reached = 0
+
+    def report(record: dict[str, Any]) -> None:
+        nonlocal reached
+        if on_round is not None:
+            on_round(record)
+        tenth, score = _STEPS * record["round"] // record["rounds"], _score(record)
+        if score is None or tenth <= reached or record["round"] == record["rounds"]:
+            return
+        reached = tenth
+        trial.report(score, tenth)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+
+    try:
+        run = replace(begin(_tidy(trial.params)), test=None, track_test=False, diagnostics=False)
+        if run.validation is None:
+            raise UsageError("A search chooses by validation examples, and the task has none: hold some out (--validation N).")
+        trial.set_user_attr("plan", plan_to_dict(run.plan) if run.plan is not None else None)
+        result = train(run, on_round=report)
+        last = result.history[-1]
+        score = _score(last)
+        if result.stopped is not None or score is None:
+            raise UsageError(f"It stopped early, {result.stopped}." if result.stopped else "It has no validation figure.")
+        figures = {"accuracy": last["validation_accuracy"], "loss": last["validation_loss"]}
+        for key, value in (figures | {"epsilon": result.epsilon, "delta": result.delta}).items():
+            trial.set_user_attr(key, value)
+        study.tell(trial, score)
+    except optuna.TrialPruned:
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+    except HushError as error:
+        trial.set_user_attr("reason", str(error))
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+
+
+def _score(record: Mapping[str, Any]) -> float | None:
+    """Accuracy, or of a task that has none the loss, from below."""
+    if record.get("validation_accuracy") is not None:
+        return float(record["validation_accuracy"])
+    return -float(record["validation_loss"]) if record.get("validation_loss") is not None else None
+
+
+def _tidy(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Four digits are enough for a setting, and a person can type them."""
+    return {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in settings.items()}
+
+
+# -- Optuna ----------------------------------------------------------------------------------------------------------------------
+
+
+def refuse_without_optuna() -> None:
+    """Say what to install."""
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise UsageError("A search needs Optuna: pip install 'hush-fl[tune]'.") from None
+
+
+@contextmanager
+def _opened(path: Path | str | None, space: Space | None = None, seed: int = 0) -> Iterator[tuple[Any, optuna.Study]]:
+    """Optuna, silent, and the study: the one in the file, if it is of this very search, or a new one."""
+    refuse_without_optuna()
+    import optuna
+    from sqlalchemy.exc import SQLAlchemyError
+
+    loud = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    storage = None
+    try:
+        if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+        study = optuna.create_study(storage=storage, study_name="hush", direction="maximize", load_if_exists=True)
+        if space is not None:
+            _claim(study, {"space": {key: asdict(where) for key, where in sorted(space.items())}, "seed": seed}, path)
+            _clear_interrupted(optuna, study)
+        yield optuna, study
+    except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+        raise DataError(f"{path} cannot be read or written as a study: {str(error).splitlines()[0]}.") from error
+    finally:
+        optuna.logging.set_verbosity(loud)
+        if storage is not None:
+            storage.remove_session()
+            storage.engine.dispose()
+
+
+def _claim(study: optuna.Study, asked: dict[str, Any], path: Path | str | None) -> None:
+    """Trials of another search would mislead this one."""
+    plain = repr(asked)
+    if study.user_attrs.get("asked", plain) != plain:
+        raise UsageError(f"{path} holds a search over other settings, or with another seed: choose another folder.")
+    study.set_user_attr("asked", plain)
+
+
+def _clear_interrupted(optuna: Any, study: optuna.Study) -> None:
+    """A trial that was running when the process ended is made again, with the same settings: one that fails has a reason."""
+    for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        if "reason" not in trial.user_attrs:
+            study.enqueue_trial(trial.params)
+
+
+def _put_first(study: optuna.Study, settings: dict[str, Any]) -> None:
+    if settings and not study.get_trials(deepcopy=False):
+        study.enqueue_trial(settings)
+
+
+def _distribution(optuna: Any, where: Any) -> Any:
+    if not isinstance(where, Range):
+        return optuna.distributions.CategoricalDistribution(where.values)
+    if where.whole:
+        return optuna.distributions.IntDistribution(int(where.low), int(where.high), log=where.log)
+    return optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)
+
+
+def _history(study: optuna.Study) -> tuple[Trial, ...]:
+    states = {"COMPLETE": COMPLETE, "PRUNED": PRUNED, "FAIL": FAILED}
+    done = [t for t in study.get_trials(deepcopy=False) if t.state.name in states]
+    done = [t for t in done if t.state.name != "FAIL" or "reason" in t.user_attrs]  # one without was interrupted
+    return tuple(
+        Trial(
+            number=number,
+            settings=_tidy(trial.params),
+            state=states[trial.state.name],
+            validation_accuracy=trial.user_attrs.get("accuracy"),
+            validation_loss=trial.user_attrs.get("loss"),
+            epsilon=trial.user_attrs.get("epsilon"),
+            delta=trial.user_attrs.get("delta"),
+            seconds=trial.duration.total_seconds() if trial.duration else 0.0,
+            reason=trial.user_attrs.get("reason"),
+            plan=plan_from_dict(trial.user_attrs["plan"]) if trial.user_attrs.get("plan") else None,
+            score=trial.value if trial.state.name == "COMPLETE" and trial.value is not None else -math.inf,
+        )
+        for number, trial in enumerate(done, start=1)
+    )
