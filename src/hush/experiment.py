@@ -165,18 +165,22 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
     if spec.participations is not None and spec.sampling != "bounded":
         raise UsageError("--participations goes with --sampling bounded.")
     recordwise = protects_records(spec.method)
-    settings = _settings(spec, dict(entry.record_settings if recordwise else entry.settings))
+    usual = methods.usual(spec.method)
+    suggested = dict(entry.record_settings if recordwise else entry.settings)
+    if "local_epochs" in usual.settings:
+        suggested.pop("local_steps", None)
+    settings = _settings(spec, suggested | dict(usual.settings))
     method = methods.build(spec.method, **settings)
     split, *_ = parse(spec.partition or entry.partition)
     if recordwise:
         spec = _filled(spec)
-    usual, few = (entry.record_clients or entry.clients, entry.record_cohort) if recordwise else (entry.clients, None)
-    clients = spec.clients if spec.clients is not None or split == "natural" else usual
-    rounds = spec.rounds if spec.rounds is not None else entry.rounds
+    many, few = (entry.record_clients or entry.clients, entry.record_cohort) if recordwise else (entry.clients, None)
+    clients = spec.clients if spec.clients is not None or split == "natural" else many
+    rounds = spec.rounds if spec.rounds is not None else usual.rounds or entry.rounds
     if clients is not None and clients < 1:
         raise UsageError(f"clients must be at least 1, not {clients}.")
     most = clients or entry.natural or entry.clients
-    size = spec.cohort if spec.cohort is not None else min(few or entry.cohort, most)
+    size = spec.cohort if spec.cohort is not None else most if usual.everybody else min(few or entry.cohort, most)
     cohort = make_cohort(spec.sampling or usual_sampling(method), size, spec.participations or 1)
     cohort.check(most)
     budget = _budget(spec, method, lenient)

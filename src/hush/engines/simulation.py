@@ -199,9 +199,7 @@ def set_up(
     refuse_broken_metrics(task, learner, held["test"] if held["test"] is not None else held["validation"])
     public = held["public"]
     if method.pipeline.needs_public and public is None:
-        raise UsageError(
-            f"{method.name} learns from public examples and the task has none: give it some (public=N, --public N)."
-        )
+        raise UsageError(f"{method.name} learns from public examples and the task has none: give it some (public=N, --public N).")
     method = fitted(method, learner, public)
     enrolled = task.enrolled
     method, plan, delta, allowed, refused = settle_privacy(method, cohort, enrolled, rounds, privacy, delta, dropout)

@@ -7,7 +7,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, get_args, get_type_hints
+from types import MappingProxyType
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from hush.core import Method
 from hush.errors import UsageError
@@ -47,6 +48,22 @@ METHODS: dict[str, Callable[..., Method]] = {
     "skellam": skellam,
     "ae-dpfl": ae_dpfl,
 }
+
+
+class Usual(NamedTuple):
+    """How a method is usually run, where that differs from what a data set suggests."""
+
+    rounds: int | None = None
+    everybody: bool = False
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+
+USUAL = {"ae-dpfl": Usual(rounds=1, everybody=True, settings={"local_epochs": 50})}
+
+
+def usual(name: str) -> Usual:
+    """By a method's name."""
+    return USUAL.get(split(name)[0], Usual())
 
 
 def settings_of(name: str) -> dict[str, type]:
@@ -118,4 +135,5 @@ __all__ = [
     "skellam",
     "summary",
     "taken",
+    "usual",
 ]

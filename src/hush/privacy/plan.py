@@ -21,7 +21,7 @@ from hush.transforms.quantize import BinomialMechanism
 
 TRUSTED = "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds"
 HIDDEN = "nobody else learns who took part in a round, and the rate or size of cohorts was fixed beforehand"
-PUBLIC_EXAMPLES = "the public examples, from which the mask is made, belong to nobody that this statement speaks of"
+PUBLIC_EXAMPLES = "the public examples, which shape what is released, belong to nobody that this statement speaks of"
 EXACT = (
     "AES-256 is a good cipher (each draw of the noise is exact to 2^-100, which adds less than 1e-12 to delta for a billion draws "
     "up to epsilon 20; each client's norm was checked in integers)"
