@@ -164,6 +164,13 @@ def test_runs_without_a_guarantee_and_of_several_seeds(capsys: pytest.CaptureFix
         runs_in(tmp_path / "empty")
 
 
+def test_shares_of_discrete_noise_are_derived_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Their correction depends on the number of entries, which the certificate tells."""
+    command(capsys, "run", "ddgauss", *FAST, "--set", "shares=true", "--out", str(tmp_path / "d"))
+    code, out, _ = command(capsys, "certify", str(tmp_path / "d"))
+    assert code == 0, out
+
+
 def test_a_run_from_python_says_what_cannot_be_checked(tmp_path: Path) -> None:
     hush.simulate(methods.dp_fedavg(noise=1.0), make_task(sizes=(3,) * 20), rounds=3, cohort=5, out=tmp_path / "p")
     assert {check.name for check in verify_run(tmp_path / "p")[1] if check.passed is None} == {"plan"}

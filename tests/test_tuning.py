@@ -197,7 +197,7 @@ def test_identical_trials_cost_what_one_run_of_all_their_rounds_would() -> None:
     assert cost.epsilon == pytest.approx(thrice.epsilon, rel=1e-6)
     assert cost.delta == 1e-2
     assert 4.0 < cost.epsilon < 12.0
-    assert cost.text.startswith("accounted: the 3 trials that saw the clients' data cost epsilon")
+    assert cost.text.startswith("accounted: the 3 trials that saw the clients' data cost each client (add-remove) epsilon")
 
 
 def test_plans_that_the_search_shapes_add_up_epsilon_and_delta() -> None:
@@ -217,6 +217,53 @@ def test_what_was_not_counted_says_so() -> None:
     assert "no guarantee" in uncounted_cost(Tuning((nothing,))).text
     with pytest.raises(NoGuarantee):
         accounted_cost(Tuning((nothing,)), LR, 4.0)
+
+
+def test_a_trial_that_was_broken_off_counts_unless_it_is_repeated_to_the_last_bit(tmp_path: Path) -> None:
+    """Fast noise repeats, and one release is one; exact noise is drawn afresh, so that the repeat is another."""
+
+    def broken(kind: str, trials_after: int) -> Tuning:
+        rounds = 0
+
+        def interrupt(_: dict[str, object]) -> None:
+            nonlocal rounds
+            rounds += 1
+            if rounds == 4:
+                raise KeyboardInterrupt
+
+        def start(settings: dict[str, Any]) -> Run:
+            method = hush.methods.build(kind, lr=settings["lr"])
+            return set_up(method, make_task(sizes=(4,) * 20), rounds=3, cohort=5, privacy=hush.Budget(4.0, 1e-2))
+
+        study = tmp_path / f"{kind}-{trials_after}.db"
+        with pytest.raises(KeyboardInterrupt):
+            tune(start, LR, trials=2, study=study, on_round=interrupt, pruning=False)
+        return tune(start, LR, trials=trials_after, study=study, pruning=False)
+
+    assert [len(found.interrupted) for found in (broken("dp-fedavg", 2), broken("dp-fedavg", 1))] == [0, 1]
+    again = broken("ddgauss", 2)
+    assert len(again.interrupted) == 1
+    assert "the 3 trials" in accounted_cost(again, LR, 4.0).text
+
+
+def test_trials_that_protect_in_different_senses_do_not_add_up() -> None:
+    def start(settings: dict[str, Any]) -> Run:
+        method = hush.methods.build("skellam", shares=settings["shares"])
+        return set_up(method, make_task(sizes=(4,) * 20), rounds=2, cohort=5, privacy=hush.Budget(4.0, 1e-2))
+
+    space = {"shares": Choice((True, False))}
+    found = tune(start, space, trials=4, pruning=False)
+    assert {trial.settings["shares"] for trial in found.history} == {True, False}
+    with pytest.raises(NoGuarantee, match="different senses"):
+        accounted_cost(found, space, 4.0)
+
+
+def test_what_a_number_cannot_cover_is_refused_before_anything_is_trained() -> None:
+    spec = Spec(method="dp-fedavg", clients=40, cohort=10, rounds=2, epsilon=4.0, ledger="book.db", evaluation="clients")
+    with pytest.raises(NoGuarantee, match="without noise"):
+        Asked.of(spec, ["lr=0.1:1"], "private", False).task  # noqa: B018
+    with pytest.raises(NoGuarantee, match="chosen by earlier results"):
+        Asked.of(spec.model_copy(update={"rounds": None}), ["rounds=2:5"], "private", False)
 
 
 # -- spaces ----------------------------------------------------------------------------------------------------------------------

@@ -214,7 +214,7 @@ def _plan(path: Path, certificate: dict[str, Any]) -> Check:
         experiment = resolve(spec, lenient=True)
         method = with_secure_noise(experiment.method, experiment.cohort) if spec.noise_mode == "secure" else experiment.method
         clients, told = experiment.clients or certificate["clients"], plan_from_dict(certificate["plan"])
-        enrolled = Enrolled(clients)
+        enrolled = Enrolled(clients, dim=certificate.get("configuration", {}).get("parameters"))
         if told.unit is Unit.RECORD:  # how many records the clients hold is known from the data alone
             enrolled = Enrolled(clients, told.population, dim=told.parameters)
         delta = spec.delta if spec.delta is not None or told.unit is Unit.CLIENT else certificate["guarantee"]["delta"]

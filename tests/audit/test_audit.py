@@ -28,7 +28,7 @@ from hush.privacy.plan import plan_of, with_secure_noise
 from hush.privacy.vocabulary import Everyone, GaussianNoise, Phase, Plan, Release
 from hush.secret import Secret
 from hush.tasks.build import load_task
-from hush.transforms import AdaptiveClip, Clip, Gaussian, RandK
+from hush.transforms import AdaptiveClip, Clip, ExactNoise, Gaussian, RandK
 from hush.transforms.sparsify import spread
 
 SMALL = (Scene(2, 1.0, 6000), Scene(10, 0.3, 3000))
@@ -55,8 +55,9 @@ def test_the_private_methods_pass(name: str) -> None:
         (lambda: with_secure_noise(methods.fed_smp_rand_k(noise=1.0), SecretParticipation(1)), SecretParticipation(1)),
         (lambda: methods.dp_fedavg(noise=1.0, clip_quantile=0.5), FixedSize(1)),
         (lambda: methods.dp_fedavg(noise=2.0), Bounded(1, 1)),
+        (lambda: methods.ddgauss(noise=1.0), Poisson(1)),
     ],
-    ids=["secure", "secret-skellam", "adaptive-fixed", "bounded"],
+    ids=["secure", "secret-skellam", "adaptive-fixed", "bounded", "ddgauss"],
 )
 def test_other_noises_clips_and_cohorts_pass(make: Callable[[], Method], cohort: Cohort) -> None:
     report = audit(make(), cohort, scenes=SMALL)
@@ -192,6 +193,15 @@ def test_planted_bugs_are_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
     report = audit(method, scenes=SMALL)
     assert not report.passed
     assert expected <= failed(report), failed(report)
+
+
+def test_missing_noise_is_caught_behind_a_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(self: ExactNoise, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> Decoded:
+        return total, state
+
+    monkeypatch.setattr(ExactNoise, "decode", decode)
+    report = audit(methods.ddgauss(noise=1.0), scenes=SMALL[:1])
+    assert {"noise scale", "every entry noised", "2 rounds at rate 1"} <= failed(report)
 
 
 def test_a_cap_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -364,6 +364,43 @@ def test_runs_repeat_on_one_machine_and_a_changed_example_gets_fresh_noise() -> 
     assert noise_key(task, chunk=1) == noise_key(task, chunk=5)  # rounding alone
 
 
+def test_a_station_inside_of_another_counts_as_well() -> None:
+    """What a wrapper does is what it wraps: code that differs only in there makes another run."""
+    from hush.engines.fingerprint import fingerprint
+    from hush.local import Sgd
+    from hush.local.saliency import Saliency
+    from hush.local.weigh import Weigh
+    from hush.server import Averaged, Decayed
+    from hush.transforms import Clip, Gaussian, TopK
+
+    def local(more: float) -> type[Sgd]:
+        class Mine(Sgd):
+            def __call__(self, learner, params, data, rnd, keys, public):  # type: ignore[no-untyped-def]
+                trained = super().__call__(learner, params, data, rnd, keys, public)
+                return trained._replace(updates=trained.updates * (1 + more * (data.size[:, None] > 2)))
+
+        return Mine
+
+    def server(more: float) -> type[Average]:
+        class Mine(Average):
+            def step(self, params, update, state):  # type: ignore[no-untyped-def]
+                return params - update - more, state
+
+        return Mine
+
+    task, plain = make_task(), methods.dp_fedavg(noise=1.0)
+    for change in (
+        lambda more: replace(plain, local=Saliency(local(more)(), 0.5)),
+        lambda more: replace(plain, local=Weigh(local(more)(), 5)),
+        lambda more: replace(plain, server=Decayed(server(more)(), 0.9)),
+        lambda more: replace(plain, server=Averaged(server(more)(), 0.9)),
+        lambda more: methods.fed_smp_top_k(noise=1.0).with_pipeline(TopK(0.5, local(more)()), Clip(1.0), Gaussian(1.0)),
+    ):
+        one, same, other = (fingerprint(change(more), task, Poisson(3)) for more in (0.0, 0.0, 1.0))
+        assert one == same
+        assert one != other
+
+
 def test_runs_that_differ_in_code_alone_share_no_noise() -> None:
     """Same weights, same data, same settings: what differs is the model's structure, its loss, or a station's code."""
 

@@ -22,7 +22,7 @@ from hush.local.flat import FlatModel
 from hush.secret import Secret
 from hush.server import Average
 from hush.tasks.task import Task
-from hush.transforms import Noise
+from hush.transforms import Noise, Rotate
 from hush.transforms.votes import Votes
 
 
@@ -59,7 +59,9 @@ def published(method: Method, dim: int, rnd: Round, public: Public) -> tuple[Ten
     total = torch.ones(method.uplink(dim).entries, dtype=torch.float64)
     state, nobody = method.pipeline.init(dim), Secret(bytes(32))
     for i, part in reversed(list(enumerate(parts))):
-        if not isinstance(part, Noise):
+        if isinstance(part, Rotate):  # ones would be turned into one spike; noise and single entries are not changed in size
+            total = total[: int(state[f"{i}.dim"])]
+        elif not isinstance(part, Noise):
             own = {key.removeprefix(f"{i}."): value for key, value in state.items() if key.startswith(f"{i}.")}
             if public is not None and isinstance(public[i], float):  # today's clip, where it adapts
                 own = {**own, "clip": torch.tensor(public[i], dtype=torch.float64)}

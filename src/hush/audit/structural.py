@@ -21,10 +21,11 @@ from torch import Tensor
 from hush.audit.stage import Stage, published
 from hush.audit.statistics import scale_alarm
 from hush.cohort import Bounded, Cohort, FixedSize
-from hush.core import Method
+from hush.core import Chain, Method
 from hush.privacy.plan import find_noise
 from hush.random import keys_of
 from hush.secret import Secret
+from hush.transforms import Noise, Rotate
 from hush.transforms.clip import l2
 
 _SIX = 6.0
@@ -115,8 +116,14 @@ def _sent(stage: Stage) -> Tensor:
     rows = torch.zeros(len(stage.script.members), dim, dtype=torch.float64)
     who = torch.arange(len(rows))
     rows[who, entries[who % len(entries)]] = stage.script.size
-    encoded = method.pipeline.encode(rows, rnd, keys_of(1, who), public).double()
-    return encoded[:, : len(rows)].amax(1)
+    encoded = method.pipeline.encode(rows, rnd, keys_of(1, who), public)
+    if not any(isinstance(part, Rotate) for part in method.pipeline.parts):
+        return encoded.double()[:, : len(rows)].amax(1)
+    clean = Chain(tuple(part for part in method.pipeline.parts if not isinstance(part, Noise)))  # turned back, and without noise
+    told = tuple(own for part, own in zip(method.pipeline.parts, public, strict=True) if not isinstance(part, Noise))
+    _, scale = published(stage.method, dim, rnd, public)
+    back = [clean.decode(row, clean.init(dim), rnd, told, Secret(bytes(32)))[0] for row in encoded]
+    return torch.stack([row[entries[i % len(entries)]] / scale[i % len(entries)] for i, row in enumerate(back)])
 
 
 def _nothing_elsewhere(stray: float) -> Check:

@@ -32,6 +32,7 @@ def fingerprint(method: Method, task: Task, cohort: Cohort, *facts: object) -> s
     trainable = [name for name, p in task.model.named_parameters() if p.requires_grad]
     told = [_stable(part) for part in (*stations, task.model, task.loss, trainable, *facts, __version__)]
     told += [_code_of(type(part)) for part in stations]
+    told += [_contents(part) for part in stations[1:]]  # a station that wraps another does what that does, too
     told += [_code_of(type(layer)) for layer in task.model.modules()]
     told += [_contents(task.model), _contents(task.loss), str(task.ignored)]
     told += [_behaviour(method, task), _digest_of(task)]

@@ -23,7 +23,7 @@ from hush.random import derive
 from hush.tasks.catalogue import dataset
 from hush.tasks.task import Clients, Examples, Task
 from hush.transforms import RandK
-from hush.tuning.cost import Cost, accounted_cost, public_cost, uncounted_cost
+from hush.tuning.cost import Cost, accounted_cost, keeps_the_plan, public_cost, uncounted_cost
 from hush.tuning.space import AUTO, OF_THE_RUN, Range, Space, as_value, default_space, parse_search, usual
 from hush.tuning.study import COMPLETE, FAILED, PRUNED, Trial, Tuning
 
@@ -65,7 +65,12 @@ class Asked:
             raise NoGuarantee(f"{method.name} adds no noise, so no number covers its trials.", "Leave --accounted out.")
         if auto and not asked.has_random_mask:
             raise UsageError(f"ratio=auto is for masks of random coordinates (rand-k), which {method.name} does not have.")
-        asked.space  # noqa: B018  # refuses what cannot be searched
+        if asked.counts and spec.ledger is not None and not keeps_the_plan(asked.space):
+            raise NoGuarantee(
+                "What is searched shapes the trials' plans, so that later ones are chosen by earlier results: the figure of a "
+                "ledger's population does not cover that.",
+                "Search settings that leave the plan alone (lr, clip, ratio, ...), or leave --ledger out and give --accounted.",
+            )
         return asked
 
     @cached_property
@@ -87,12 +92,17 @@ class Asked:
         task = replace(self.experiment.task(self.data_dir), test=None)
         if task.validation is None and self.tuning_data != "public":
             raise UsageError("A search chooses by validation examples, and the task has none: hold some out (--validation N).")
-        if self.accounted and task.belongs_to_clients("validation"):
+        if self.counts and task.belongs_to_clients("validation"):
             raise NoGuarantee(
                 "The validation examples are clients' own and chosen by without noise, which no number covers.",
-                "Take --evaluation central, or leave --accounted out.",
+                "Take --evaluation central, or leave --accounted and --ledger out.",
             )
         return task
+
+    @property
+    def counts(self) -> bool:
+        """Whether the trials' cost is to be a number."""
+        return self.tuning_data == "private" and (self.accounted or self.spec.ledger is not None)
 
     @cached_property
     def public_task(self) -> Task:
@@ -162,8 +172,8 @@ class Asked:
     def cost(self, tuning: Tuning) -> Cost:
         """What the trials cost the clients."""
         if self.tuning_data == "public":
-            return public_cost(len(tuning.history))
-        if self.experiment.budget is not None and (self.accounted or self.spec.ledger is not None):
+            return public_cost(len(tuning.history), self.task.belongs_to_clients("public"))
+        if self.experiment.budget is not None and self.counts:
             cost = accounted_cost(tuning, self.space, self.experiment.budget.epsilon)
             return cost._replace(text=f"{cost.text}; each was charged to {self.spec.ledger}") if self.spec.ledger else cost
         return uncounted_cost(tuning)
@@ -186,6 +196,8 @@ class Asked:
             "tuning_privacy": cost.text,
             "tuning_epsilon": cost.epsilon,
             "tuning_delta": cost.delta,
+            "tuning_unit": cost.unit,
+            "tuning_relation": cost.relation,
             "history": [_plain(trial) for trial in tuning.history],
         }
 

@@ -27,11 +27,16 @@ class Cost(NamedTuple):
     text: str
     epsilon: float | None = None
     delta: float | None = None
+    unit: str | None = None
+    relation: str | None = None
 
 
-def public_cost(trials: int) -> Cost:
-    """Trials on examples that belong to nobody."""
-    return Cost(f"public: {trials} trials trained and validated on public examples alone, and cost the clients nothing", 0.0, 0.0)
+def public_cost(trials: int, taken_out: bool) -> Cost:
+    """Trials on examples that belong to nobody, or to clients that were taken out for it."""
+    text = f"public: {trials} trials trained and validated on public examples alone, and cost the clients nothing"
+    return Cost(
+        text + ("; these examples are of clients that were taken out, and that nothing protects" if taken_out else ""), 0.0, 0.0
+    )
 
 
 def uncounted_cost(tuning: Tuning) -> Cost:
@@ -49,18 +54,30 @@ def accounted_cost(tuning: Tuning, space: Space, budget: float) -> Cost:
     shape the plan (rounds, cohort), later plans depend on earlier results, and all that is fixed beforehand is each trial's
     (epsilon, delta): these add up, both of them.
     """
-    ran = [trial for trial in tuning.history if trial.plan is not None]
+    ran = [trial for trial in (*tuning.history, *tuning.interrupted) if trial.plan is not None]
     delta = next((trial.delta for trial in ran if trial.delta is not None), None)
     if not ran or delta is None:
         raise NoGuarantee("No trial with a guarantee was completed, so there is nothing to account.", "Tune a private method.")
-    text = f"accounted: the {len(ran)} trials that saw the clients' data"
-    if set(space) <= _SHAPELESS and _alike(ran):
+    senses = {(plan.unit, plan.relation, plan.view) for trial in ran if (plan := trial.plan) is not None}
+    if len(senses) > 1:
+        told = "; ".join(sorted(f"{unit}, {relation}, {view}" for unit, relation, view in senses))
+        raise NoGuarantee(f"The trials protect in different senses ({told}), which do not add up.", "Fix what decides it (--set).")
+    unit, relation, _ = senses.pop()
+    text = f"accounted: the {len(ran)} trials that saw the clients' data cost each {unit} ({relation})"
+    if keeps_the_plan(space) and _alike(ran):
         trials, final = composed(ran, delta), composed([*ran, ran[0]], delta)
         more = f"with the run of the chosen settings after them {at_least(final)}"
-        return Cost(f"{text} cost epsilon {at_least(trials)} together, at delta={at_least(delta, 2)}; {more}", trials, delta)
+        text = f"{text} epsilon {at_least(trials)} together, at delta={at_least(delta, 2)}; {more}"
+        return Cost(text, trials, delta, unit, relation)
     total, all_delta = budget * len(ran), delta * len(ran)
     why = "the sum of theirs, since what was searched shapes their plans"
-    return Cost(f"{text} cost epsilon {at_least(total)} together, at delta={at_least(all_delta, 2)}, {why}", total, all_delta)
+    text = f"{text} epsilon {at_least(total)} together, at delta={at_least(all_delta, 2)}, {why}"
+    return Cost(text, total, all_delta, unit, relation)
+
+
+def keeps_the_plan(space: Space) -> bool:
+    """Whether every proposal has the same plan, so that nothing about it is chosen by earlier results."""
+    return set(space) <= _SHAPELESS
 
 
 def composed(trials: list[Trial], delta: float) -> float:

@@ -54,6 +54,8 @@ class Tuning:
     """What a search found so far."""
 
     history: tuple[Trial, ...]
+    interrupted: tuple[Trial, ...] = ()
+    """Those that were broken off and released something that no trial of `history` repeats to the last bit."""
 
     def count(self, state: str) -> int:
         return sum(trial.state == state for trial in self.history)
@@ -112,8 +114,8 @@ def tune(
             trial = found.ask({key: _distribution(optuna, where) for key, where in space.items()})
             _one(optuna, found, trial, begin, on_round)
             if on_trial is not None:
-                on_trial(Tuning(_history(found)))
-        return Tuning(_history(found))
+                on_trial(_tuning(found))
+        return _tuning(found)
 
 
 def so_far(study: Path) -> Tuning:
@@ -121,7 +123,7 @@ def so_far(study: Path) -> Tuning:
     if not study.is_file():
         return Tuning(())
     with _opened(study) as (_, found):
-        return Tuning(_history(found))
+        return _tuning(found)
 
 
 def _one(optuna: Any, study: optuna.Study, trial: optuna.Trial, begin: Begin, on_round: OnRound | None) -> None:
@@ -241,10 +243,26 @@ def _distribution(optuna: Any, where: Any) -> Any:
     return optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)
 
 
+def _tuning(study: optuna.Study) -> Tuning:
+    """What was found, and what was broken off: noise that is drawn afresh makes a repeated trial another release."""
+    history = _history(study)
+    broken = _trials([t for t in study.get_trials(deepcopy=False) if t.state.name in ("FAIL", "RUNNING") and not _ended(t)])
+    repeated = [trial.settings for trial in history if trial.plan is not None]
+    fresh = [t for t in broken if t.plan is not None and (t.plan.secure or t.settings not in repeated)]
+    return Tuning(history, tuple(fresh))
+
+
+def _ended(trial: optuna.trial.FrozenTrial) -> bool:
+    """Whether it came to an end of its own; one that failed without a reason was interrupted."""
+    return trial.state.name in ("COMPLETE", "PRUNED") or (trial.state.name == "FAIL" and "reason" in trial.user_attrs)
+
+
 def _history(study: optuna.Study) -> tuple[Trial, ...]:
-    states = {"COMPLETE": COMPLETE, "PRUNED": PRUNED, "FAIL": FAILED}
-    done = [t for t in study.get_trials(deepcopy=False) if t.state.name in states]
-    done = [t for t in done if t.state.name != "FAIL" or "reason" in t.user_attrs]  # one without was interrupted
+    return _trials([t for t in study.get_trials(deepcopy=False) if _ended(t)])
+
+
+def _trials(done: list[optuna.trial.FrozenTrial]) -> tuple[Trial, ...]:
+    states = {"COMPLETE": COMPLETE, "PRUNED": PRUNED, "FAIL": FAILED, "RUNNING": FAILED}
     return tuple(
         Trial(
             number=number,
