@@ -266,6 +266,13 @@ def test_what_a_number_cannot_cover_is_refused_before_anything_is_trained() -> N
         Asked.of(spec.model_copy(update={"rounds": None}), ["rounds=2:5"], "private", False)
 
 
+def test_choices_are_not_tried_twice_before_all_were() -> None:
+    space = {"clip": Choice((0.5, 1.0, 2.0)), "lr": Choice((0.1, 0.3))}
+    found = tune(begin, space, trials=6, pruning=False, first={"clip": 1.0, "lr": 0.1})
+    assert found.history[0].settings == {"clip": 1.0, "lr": 0.1}
+    assert len({str(sorted(trial.settings.items())) for trial in found.history}) == 6
+
+
 # -- spaces ----------------------------------------------------------------------------------------------------------------------
 
 

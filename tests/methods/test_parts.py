@@ -67,14 +67,16 @@ def test_what_does_not_go_together_is_refused() -> None:
         methods.build("dp-fedavg+blurr")
     with pytest.raises(UsageError, match="Two parts of the name"):
         methods.build("dp-fedavg+rand-k+top-k")
-    with pytest.raises(UsageError, match="fedavg has no clip_quantile"):
+    with pytest.raises(UsageError, match="fedavg has no setting 'clip_quantile'"):
         methods.build("fedavg+adaptive")
-    with pytest.raises(UsageError, match="fed-spa has no sparsity"):
+    with pytest.raises(UsageError, match="fed-spa has no setting 'sparsity'"):
         methods.build("fed-spa+lus")
     with pytest.raises(UsageError, match="ratio goes with a mask"):
         methods.dp_fedavg(ratio=0.1)
     with pytest.raises(UsageError, match="explore goes with a mask: give mask=free"):
         methods.build("dp-fedavg+rand-k", explore=0.1)
+    with pytest.raises(UsageError, match="which shall it be"):
+        methods.build("dp-fedavg+free-mask", mask="top-k")
     with pytest.raises(UsageError, match="mask must be"):
         methods.dp_fedavg(mask="best")
 

@@ -101,8 +101,11 @@ def test_bytes_at_b_bits() -> None:
         wire = methods.build("ddgauss", bits=bits).uplink(1000)
         assert wire == Wire(1024, bits, integer=True)
         assert wire.bytes == 1024 * bits // 8
-    with pytest.raises(UsageError, match="what noise leaves of 8"):
+    with pytest.raises(UsageError, match="what noise leaves of 8: raise bits to 10"):
         hush.simulate(methods.ddgauss(bits=8, noise=1.0), make_task(features=400), rounds=1, cohort=3)
+    for bits in (2, 7, 25):
+        with pytest.raises(UsageError, match=f"between 8 and 24 at this noise, not {bits}"):
+            methods.ddgauss(bits=bits)
 
 
 @pytest.mark.parametrize("name", ["ddgauss", "skellam"])

@@ -33,7 +33,7 @@ def methods(as_json: options.Json = False) -> None:
     for row in rows:
         table.add_row(str(row["name"]), f"{row['unit']}-level" if row["private"] else "none", str(row["summary"]))
     out().print(table)
-    out().print("\nAny method goes with parts, such as dp-fedavg+top-k+blur+adam; each is a setting with a usual value:")
+    out().print("\nA method goes with any parts whose setting it has, as in dp-fedavg+top-k+blur+adam:")
     table = Table("part", "sets", "what it does", box=None, pad_edge=False)
     for name, part in PARTS.items():
         table.add_row(f"+{name}", " ".join(f"{key}={value}" for key, value in part.settings.items()), part.summary)

@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 from hush.cohort import Cohort
-from hush.core import LocalUpdate, Method, Round, Shard
+from hush.core import LocalUpdate, Method, Round, Shard, Wire
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.run import pick_device
 from hush.engines.simulation import fitted
+from hush.errors import UsageError
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
 from hush.privacy.settle import certify, settle_privacy
 from hush.random import keys_of
 from hush.secret import Secret
 from hush.tasks.task import Examples, Task, whole
-from hush.transforms import TopK
+from hush.transforms import Discretize, TopK
 from hush.transforms.votes import Votes
 
 
@@ -48,6 +49,13 @@ def estimate(
     zeros = None if public is None else Examples(torch.zeros_like(public.x), torch.zeros_like(public.y))
     method = fitted(method, learner, zeros)
     method, plan, delta, allowed, _ = settle_privacy(method, cohort, task.enrolled, rounds, budget, delta, dropout)
+    if method.pipeline.needs_public and public is None:
+        raise UsageError(f"{method.name} uses public examples and the task has none: give it some (public=N, --public N).")
+    wire = Wire(learner.dim)
+    for part in method.pipeline.parts:
+        if isinstance(part, Discretize):
+            part.check(wire.entries)
+        wire = part.wire(wire)
     proof = certify(plan.first(allowed) if plan is not None else None, delta, method)
     guarantee = proof.guarantee if proof else None
     allowance = parse_bytes(memory) if memory is not None else default_memory(place)

@@ -80,7 +80,7 @@ def settings_of(name: str) -> dict[str, type]:
             own[key] = hints[key]
     for key in parts:
         if key not in own:
-            raise UsageError(f"{base} has no {key}, so there is no {name}.")
+            raise UsageError(f"{base} has no setting '{key}', which a part of this name sets, so there is no {name}.")
     return own
 
 
@@ -90,6 +90,9 @@ def build(name: str, **settings: Any) -> Method:
     for key in settings:
         pick(known, key, f"setting of {name}")
     base, parts = split(name)
+    for key in ("mask", "server"):
+        if key in parts and settings.get(key, parts[key]) != parts[key]:
+            raise UsageError(f"The name {name} says {key}={parts[key]}, and the settings {key}={settings[key]}: which shall it be?")
     return replace(METHODS[base](**(parts | settings)), name=name)
 
 

@@ -68,6 +68,10 @@ class Discretize(Transform):
     def covered(self, multiplier: float) -> Transform:
         return self if self.modulus is None else replace(self, bits=grid_bits(self.modulus, multiplier))
 
+    def check(self, entries: int) -> None:
+        """Refuse rows of so many entries that no grid of these bits can hold."""
+        self._scale(entries)
+
     def _fits(self, rows: Tensor) -> Tensor:
         """z.z <= R^2, in integers; `_scale` has made sure that they cannot overflow."""
         return (rows * rows).sum(1, keepdim=True) <= self.radius**2
@@ -81,7 +85,9 @@ class Discretize(Transform):
         room = self.radius**2 - entries / 4 - 8 * self.radius
         if room < self.radius**2 / 2:
             left = "" if self.modulus is None else f", which is what noise leaves of {self.modulus}"
-            raise UsageError(f"{entries:,} entries do not fit a grid of {self.bits} bits{left}: raise bits.")
+            enough = next(b for b in range(self.bits + 1, 64) if 4**b - entries / 4 - 8 * 2**b >= 4**b / 2)
+            enough += 0 if self.modulus is None else self.modulus - self.bits
+            raise UsageError(f"{entries:,} entries do not fit a grid of {self.bits} bits{left}: raise bits to {enough}.")
         if entries * self.radius**2 >= 2**62:
             raise UsageError(f"{entries:,} entries of {self.bits} bits overflow 64: lower bits.")
         return math.sqrt(room) / self.norm

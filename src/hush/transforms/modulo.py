@@ -58,5 +58,7 @@ def grid_bits(bits: int, multiplier: float | None) -> int:
 
     A rotation has spread the clients' rows so thin that their sum hardly counts beside the noise.
     """
-    room = _TAILS * max(multiplier if multiplier is not None else 1.0, 1.0)
-    return bits - 1 - math.ceil(math.log2(room))
+    room = math.ceil(math.log2(_TAILS * max(multiplier if multiplier is not None else 1.0, 1.0)))
+    if not 5 <= bits - room <= 21:
+        raise UsageError(f"bits must lie between {5 + room} and {21 + room} at this noise, not {bits}: it takes {room} of them.")
+    return bits - 1 - room

@@ -11,7 +11,7 @@ from hush.privacy.accountant import account
 from hush.privacy.guarantee import at_least
 from hush.privacy.vocabulary import Plan
 from hush.tuning.space import Space
-from hush.tuning.study import Trial, Tuning
+from hush.tuning.study import FAILED, Trial, Tuning
 
 _SHAPELESS = {
     *("lr", "lr_decay", "lr_decay_every", "momentum", "prox", "blur", "blur_limit", "sparsity", "max_local_steps"),
@@ -41,7 +41,8 @@ def public_cost(trials: int, taken_out: bool) -> Cost:
 
 def uncounted_cost(tuning: Tuning) -> Cost:
     """Trials on the clients' data that nobody counts, as most papers' are."""
-    seen = f"not accounted: {len(tuning.history)} trials saw the clients' data; "
+    count = sum(trial.state != FAILED or trial.plan is not None for trial in tuning.history)
+    seen = f"not accounted: {count} trials saw the clients' data; "
     if not any(trial.plan for trial in tuning.history):
         return Cost(seen + "and the method has no guarantee")
     return Cost(seen + "the guarantee printed covers one run with the chosen settings as if they had been known beforehand")

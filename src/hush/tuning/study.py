@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -110,6 +112,7 @@ def tune(
         found.pruner = optuna.pruners.MedianPruner(others, _PATIENCE) if pruning else optuna.pruners.NopPruner()
         _put_first(found, {key: value for key, value in (first or {}).items() if key in space and space[key].holds(value)})
         while (done := len(_history(found))) < trials:
+            _put_untried(found, space, seed)
             found.sampler = optuna.samplers.TPESampler(seed=derive(seed, 31, done) % 2**32)
             trial = found.ask({key: _distribution(optuna, where) for key, where in space.items()})
             _one(optuna, found, trial, begin, on_round)
@@ -233,6 +236,19 @@ def _clear_interrupted(optuna: Any, study: optuna.Study) -> None:
 def _put_first(study: optuna.Study, settings: dict[str, Any]) -> None:
     if settings and not study.get_trials(deepcopy=False):
         study.enqueue_trial(settings)
+
+
+def _put_untried(study: optuna.Study, space: Space, seed: int) -> None:
+    """Where there are but so many combinations, none is tried twice before all were tried: they come in a shuffled order."""
+    if any(isinstance(where, Range) for where in space.values()):
+        return
+    known = [trial.params or trial.system_attrs.get("fixed_params") for trial in study.get_trials(deepcopy=False)]
+    every = [dict(zip(space, values, strict=True)) for values in itertools.product(*(w.values for w in space.values()))]  # type: ignore[union-attr]
+    every.sort(key=lambda settings: derive(seed, 33, zlib.crc32(repr(settings).encode())))
+    waiting = any(trial.state.name == "WAITING" for trial in study.get_trials(deepcopy=False))
+    untried = next((settings for settings in every if settings not in known), None)
+    if untried is not None and not waiting:
+        study.enqueue_trial(untried)
 
 
 def _distribution(optuna: Any, where: Any) -> Any:
