@@ -55,9 +55,8 @@ def test_the_private_methods_pass(name: str) -> None:
         (lambda: with_secure_noise(methods.fed_smp_rand_k(noise=1.0), SecretParticipation(1)), SecretParticipation(1)),
         (lambda: methods.dp_fedavg(noise=1.0, clip_quantile=0.5), FixedSize(1)),
         (lambda: methods.dp_fedavg(noise=2.0), Bounded(1, 1)),
-        (lambda: methods.ddgauss(noise=1.0), Poisson(1)),
     ],
-    ids=["secure", "secret-skellam", "adaptive-fixed", "bounded", "ddgauss"],
+    ids=["secure", "secret-skellam", "adaptive-fixed", "bounded"],
 )
 def test_other_noises_clips_and_cohorts_pass(make: Callable[[], Method], cohort: Cohort) -> None:
     report = audit(make(), cohort, scenes=SMALL)

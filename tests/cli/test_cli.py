@@ -331,6 +331,7 @@ hush.cli.main()
 
 def test_ctrl_c_while_everything_is_still_loading(tmp_path: Path) -> None:
     script = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell may have had ignored
         "import _thread, sys, threading, hush.cli; assert 'torch' not in sys.modules; sys.argv = ['hush', 'run', '--out', 'r']; "
         "threading.Timer(0.3, _thread.interrupt_main).start(); hush.cli.main()"
     )
