@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hush.core import LocalUpdate, Public, Round, Shard, Trained
+from hush.core import Public, Round, Shard, Trained
 from hush.errors import UsageError
+from hush.local.around import Around
 from hush.local.flat import FlatModel
 from hush.random import fold
 
@@ -23,33 +24,14 @@ _KEYS = -3
 
 
 @dataclass(frozen=True)
-class Saliency(LocalUpdate):
+class Saliency(Around):
     """`local`, and then all but a share `1 - sparsity` of every layer's coordinates set to zero."""
 
-    local: LocalUpdate
     sparsity: float = 0.7
 
     def __post_init__(self) -> None:
         if not 0 <= self.sparsity < 1:
             raise UsageError(f"sparsity must lie in [0, 1), not {self.sparsity:g}: it is the share of coordinates set to zero.")
-
-    @property
-    def draws_its_own(self) -> bool:
-        return self.local.draws_its_own
-
-    @property
-    def needs_room(self) -> bool:
-        return self.local.needs_room
-
-    @property
-    def batch_size(self) -> int:
-        return int(getattr(self.local, "batch_size", 64))
-
-    def shortened(self, steps: int) -> LocalUpdate:
-        return Saliency(self.local.shortened(steps), self.sparsity)
-
-    def steps_of(self, sizes: Tensor) -> Tensor:
-        return self.local.steps_of(sizes)
 
     def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
         trained = self.local(learner, params, data, rnd, keys, public)

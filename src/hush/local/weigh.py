@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hush.core import LocalUpdate, Public, Round, Shard, Trained
+from hush.core import Public, Round, Shard, Trained
 from hush.errors import UsageError
+from hush.local.around import Around
 from hush.local.flat import FlatModel
 
 
 @dataclass(frozen=True)
-class Weigh(LocalUpdate):
+class Weigh(Around):
     """clip_S(update) * min(n_i, cap)/cap, with S the clip that follows: it then finds nothing left to clip.
 
     The weight lies in [0, 1] and inside of the function that the clip bounds, so the sensitivity is the clip, as without it.
     Weights without a cap, or divided by what the cohort holds together, have no such bound.
     """
 
-    local: LocalUpdate
     cap: int
 
     def __post_init__(self) -> None:
@@ -28,22 +28,8 @@ class Weigh(LocalUpdate):
             raise UsageError(f"weight_cap must be a whole number of examples, at least 1, not {self.cap:g}.")
 
     @property
-    def draws_its_own(self) -> bool:
-        return self.local.draws_its_own
-
-    @property
     def needs_room(self) -> bool:
         return True
-
-    @property
-    def batch_size(self) -> int:
-        return int(getattr(self.local, "batch_size", 64))
-
-    def shortened(self, steps: int) -> LocalUpdate:
-        return Weigh(self.local.shortened(steps), self.cap)
-
-    def steps_of(self, sizes: Tensor) -> Tensor:
-        return self.local.steps_of(sizes)
 
     def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
         trained = self.local(learner, params, data, rnd, keys, public)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from hush.core import Method
+from hush.local.around import Around
 from hush.local.as_written import CpfedAsWritten, FedSpaAsWritten
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import CoordinateClip, L2Clip
@@ -35,7 +36,7 @@ def claimed_by_blur_lus(plan: Plan, delta: float, method: Method) -> Claim | Non
     if rate is None:
         return None
     local = method.local
-    while not isinstance(local, Sgd) and hasattr(local, "local"):
+    while isinstance(local, Around):
         local = local.local
     return theorems.blur_lus(
         noise_multiplier=plan.noise_multiplier,
