@@ -28,6 +28,7 @@ import torch
 
 import hush
 from hush import methods
+from hush.privacy.settle import settle_privacy
 from hush.random import keys_of
 
 CLIENTS, COHORT, ROUNDS, STEPS, BATCH = 500, 30, 300, 30, 50
@@ -78,7 +79,7 @@ def run(cell: Cell, device: str) -> dict[str, Any]:
     budget = hush.Budget(cell.epsilon, 1 / CLIENTS)
     method = methods.build(cell.row, **settings)
     cohort = hush.Poisson(CLIENTS if votes else COHORT)
-    settled = hush.privacy.settle.settle_privacy(method, cohort, task.enrolled, planned, budget, None)
+    settled = settle_privacy(method, cohort, task.enrolled, planned, budget, None)
     if not votes:  # the noise of all rounds, also where only the first of them are run
         method = settled.method
     curve: list[float] = []
