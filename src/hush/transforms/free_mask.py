@@ -6,34 +6,33 @@ examples, and one mask for the whole cohort leaves the sum a sum, also a secure 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from hush.core import Bound, Public, Round, Server, State, Transform, Wire
+from hush.core import Public, Round, Server, State
 from hush.errors import UsageError
 from hush.random import derive, keys_of, uniform
 from hush.secret import Secret
-from hush.transforms.sparsify import check_ratio, kept, mask_bits, spread
+from hush.transforms.sparsify import ToldMask, kept, spread
 
 _DRAW = 0x66726565
 """The word of the draw's stream, apart from what else a round draws from its seed."""
 
 
 @dataclass(frozen=True)
-class FreeMask(Transform):
+class FreeMask(ToldMask):
     """The k coordinates with the largest |m|, of which a share `explore` is drawn at random from all others instead.
 
     m <- memory m + (1 - memory) (noised sum), at the coordinates that were sent; others keep theirs. No scaling.
     """
 
-    ratio: float
     explore: float = 0.2
     memory: float = 0.9
 
     def __post_init__(self) -> None:
-        check_ratio(self.ratio)
+        super().__post_init__()
         if not 0 < self.explore <= 1:
             raise UsageError(f"explore must lie in (0, 1], not {self.explore:g}: without it, no other coordinate is ever tried.")
         if not 0 <= self.memory < 1:
@@ -51,19 +50,7 @@ class FreeMask(Transform):
         order[size.topk(known).indices] = 2.0  # first, before all that were drawn
         return order.topk(count).indices.sort().values
 
-    def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
-        return x[:, public]
-
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         m, where = state["m"].clone(), public.to(state["m"].device)
         m[where] = self.memory * m[where] + (1 - self.memory) * total.to(m)
         return spread(total, public, len(m)), {"m": m}
-
-    def wire(self, incoming: Wire) -> Wire:
-        return replace(incoming, entries=kept(self.ratio, incoming.entries))
-
-    def broadcast(self, dim: int) -> int:
-        return mask_bits(self.ratio, dim)
-
-    def bound(self, incoming: Bound) -> Bound:
-        return incoming

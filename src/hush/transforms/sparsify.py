@@ -66,18 +66,37 @@ class RandK(Transform):
 
 
 @dataclass(frozen=True)
-class TopK(Transform):
+class ToldMask(Transform):
+    """k coordinates that the server chooses in `prepare` and tells the cohort, once a round; no scaling."""
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        check_ratio(self.ratio)
+
+    def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        return x[:, public]
+
+    def wire(self, incoming: Wire) -> Wire:
+        return replace(incoming, entries=kept(self.ratio, incoming.entries))
+
+    def broadcast(self, dim: int) -> int:
+        """The shorter of a bitmap and a list of indices."""
+        return min(dim, kept(self.ratio, dim) * max(1, math.ceil(math.log2(dim))))
+
+    def bound(self, incoming: Bound) -> Bound:
+        return incoming
+
+
+@dataclass(frozen=True)
+class TopK(ToldMask):
     """The k coordinates that moved most when the server trained the same way on public data; no scaling.
 
     The mask depends on public examples alone, which are held by no client, so it costs no privacy. It travels down once a
     round. `training` is the clients' own local update, for as many steps or epochs as its settings say.
     """
 
-    ratio: float
     training: LocalUpdate
-
-    def __post_init__(self) -> None:
-        check_ratio(self.ratio)
 
     @property
     def needs_public(self) -> bool:
@@ -94,25 +113,8 @@ class TopK(Transform):
         update = self.training(server.learner, params, server.public, rnd, keys, None).updates[0]
         return update.abs().topk(kept(self.ratio, update.numel())).indices.sort().values
 
-    def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
-        return x[:, public]
-
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         return spread(total, public, int(state["dim"])), state
-
-    def wire(self, incoming: Wire) -> Wire:
-        return replace(incoming, entries=kept(self.ratio, incoming.entries))
-
-    def broadcast(self, dim: int) -> int:
-        return mask_bits(self.ratio, dim)
-
-    def bound(self, incoming: Bound) -> Bound:
-        return incoming
-
-
-def mask_bits(ratio: float, dim: int) -> int:
-    """What a mask costs on the way down: the shorter of a bitmap and a list of indices."""
-    return min(dim, kept(ratio, dim) * max(1, math.ceil(math.log2(dim))))
 
 
 def spread(values: Tensor, mask: Tensor, dim: int) -> Tensor:
