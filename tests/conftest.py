@@ -15,7 +15,11 @@ torch.set_num_threads(1)  # two pytest workers share two cores
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_machine_key(tmp_path_factory: pytest.TempPathFactory) -> None:
-    os.environ["HUSH_HOME"] = str(tmp_path_factory.mktemp("hush-home"))
+    """The same key in every session: a run of the tests then repeats the cohorts and the noise of the run before."""
+    home = tmp_path_factory.mktemp("hush-home")
+    (home / "noise.key").write_bytes(b"this key belongs to Hush's tests")
+    (home / "noise.key").chmod(0o600)
+    os.environ["HUSH_HOME"] = str(home)
     os.environ["HUSH_CACHE"] = str(tmp_path_factory.mktemp("hush-cache"))
 
 

@@ -172,7 +172,7 @@ def test_one_client_with_nan_costs_that_client_alone() -> None:
 
 def test_a_run_writes_what_it_promises(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    result = hush.simulate(methods.fed_smp_top_k(ratio=0.3, **PRIVATE), make_task(sizes=SIZES), rounds=4, cohort=5, out=out)
+    result = hush.simulate(methods.fed_smp_top_k(ratio=0.3, **PRIVATE), make_task(sizes=SIZES), rounds=4, cohort=11, out=out)
     names = {p.name for p in out.iterdir()}
     files = {"rounds.jsonl", "diagnostics.jsonl", "model.safetensors", "result.json", "certificate.json", "ledger.sqlite"}
     assert names == files
