@@ -85,6 +85,10 @@ class Bound:
     """The weight of adaptive clipping's bit, an entry of +-bit/2 that the norm includes; zero where the clip is fixed."""
     integer: bool = False
     """Whether entries are whole numbers, and the norm was checked in whole numbers."""
+    pending: bool = False
+    """There is none yet, and there will be once the model's size is known (`Transform.sized`)."""
+    unproved: str = ""
+    """Of a paper's own words: why `l2` is only what it takes the bound to be. Empty where it is proved."""
 
 
 class Shard(NamedTuple):
@@ -168,6 +172,14 @@ class Transform:
         """This step, told before it is accounted how many public examples the task has and how many classes its model knows."""
         return self
 
+    def sized(self, dim: int) -> Transform:
+        """This step, told before it is accounted how many entries reach it."""
+        return self
+
+    def answer(self, dim: int) -> int | None:
+        """Bits of what `decode` returns, where that is sparse and can come down instead of the model; None where it is not."""
+        return None
+
 
 def bound_after(part: Transform, incoming: Bound) -> Bound:
     """The bound that holds after `part`. One that changes updates and does not itself say what that does to their norm has none.
@@ -237,6 +249,20 @@ class Chain(Transform):
             bits += part.broadcast(wire.entries)
             wire = part.wire(wire)
         return bits
+
+    def answer(self, dim: int) -> int | None:
+        for part in self.parts:
+            if (bits := part.answer(dim)) is not None or type(part).decode is not Transform.decode:
+                return bits
+        return None
+
+    def sized(self, dim: int) -> Chain:
+        parts: list[Transform] = []
+        wire = Wire(dim)
+        for part in self.parts:
+            parts.append(part.sized(wire.entries))
+            wire = part.wire(wire)
+        return self if all(a is b for a, b in zip(parts, self.parts, strict=True)) else chain(*parts)
 
     def bound(self, incoming: Bound) -> Bound:
         for part in self.parts:
@@ -325,6 +351,11 @@ class ServerUpdate:
         """The weights to hand out and evaluate: the last iterate unless the server averages them."""
         return params
 
+    @property
+    def keeps_sparse(self) -> bool:
+        """Whether the model changes only where the update is not zero."""
+        return False
+
 
 @dataclass(frozen=True)
 class Method:
@@ -391,10 +422,24 @@ class Method:
         """What one selected client downloads in one round: the model, and what `prepare` adds."""
         return Wire(dim).bytes + math.ceil(self.pipeline.broadcast(dim) / 8)
 
+    def answer_bytes(self, dim: int) -> int | None:
+        """What a client downloads in one round that follows all of them, where updates are sparse: the last one alone."""
+        bits = self.pipeline.answer(dim) if self.server.keeps_sparse else None
+        return None if bits is None else math.ceil((bits + self.pipeline.broadcast(dim)) / 8)
+
+    def downloads(self, dim: int, rounds: float, times: float) -> float:
+        """Bytes that a client downloads that takes part in `times` of `rounds` rounds: the model each time, or every update."""
+        whole, answer = times * self.downlink_bytes(dim), self.answer_bytes(dim)
+        return whole if answer is None else min(whole, rounds * answer)
+
     def fitted(self, public: int, classes: int) -> Method:
         """The same method with every part told what the task has; the noise takes its scale anew."""
         parts = [part.fitted(public, classes) for part in self.pipeline.parts]
         return self.with_pipeline(*parts) if any(a is not b for a, b in zip(parts, self.pipeline.parts, strict=True)) else self
+
+    def sized(self, dim: int) -> Method:
+        """The same method with every part told how many entries reach it; the noise takes its scale anew."""
+        return replace(self, pipeline=self.pipeline.sized(dim))
 
     def with_pipeline(self, *parts: Transform) -> Method:
         return replace(self, pipeline=chain(*parts))

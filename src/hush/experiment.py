@@ -166,7 +166,7 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
         raise UsageError("--participations goes with --sampling bounded.")
     recordwise = protects_records(spec.method)
     usual = methods.usual(spec.method)
-    suggested = dict(entry.record_settings if recordwise else entry.settings)
+    suggested = {} if usual.gradients else dict(entry.record_settings if recordwise else entry.settings)
     if "local_epochs" in usual.settings:
         suggested.pop("local_steps", None)
     settings = _settings(spec, suggested | dict(usual.settings))

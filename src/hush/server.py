@@ -20,6 +20,10 @@ class Average(ServerUpdate):
     def step(self, params: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
         return params - self.lr * update, state
 
+    @property
+    def keeps_sparse(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class Momentum(ServerUpdate):

@@ -108,7 +108,7 @@ def estimate(
         "claimed_epsilon": proof.claim.epsilon if proof and proof.claim else None,
         "noise_multiplier": plan.noise_multiplier if plan else None,
         "uplink_bytes_per_client": shares * method.uplink(learner.dim).bytes,
-        "downlink_bytes_per_client": shares * method.downlink_bytes(learner.dim),
+        "downlink_bytes_per_client": method.downloads(learner.dim, allowed, shares),
         "estimated_seconds": each_round * allowed + judging,
         "dry_run": True,
     }

@@ -125,7 +125,7 @@ def conclude(
         clip=clip_of(run.method, now.state),
         claimed_epsilon=claim.epsilon if claim else None,
         uplink_bytes_per_client=uplink_bytes(run, now.round),
-        downlink_bytes_per_client=times * run.method.downlink_bytes(dim),
+        downlink_bytes_per_client=run.method.downloads(dim, now.round, times),
         seconds=now.seconds,
         seconds_per_round=now.seconds / now.round if now.round else None,
         device=_describe(run.learner.device),

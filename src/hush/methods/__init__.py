@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from hush.core import Method
 from hush.errors import UsageError
+from hush.methods.adpfl import adpfl
 from hush.methods.ae_dpfl import ae_dpfl
 from hush.methods.common import MASK_SETTINGS
 from hush.methods.cpfed import cpfed
@@ -21,12 +22,16 @@ from hush.methods.ddgauss import ddgauss
 from hush.methods.dp_fed import dp_fed
 from hush.methods.dp_fedavg import dp_fedavg
 from hush.methods.dp_sgd import dp_sgd
+from hush.methods.dpfl import dpfl
+from hush.methods.dpsfl import dpsfl
+from hush.methods.dpsfl_ac import dpsfl_ac
 from hush.methods.fed_smp_rand_k import fed_smp_rand_k
 from hush.methods.fed_smp_top_k import fed_smp_top_k
 from hush.methods.fed_spa import fed_spa
 from hush.methods.fedavg import fedavg
 from hush.methods.fedavg_rand_k import fedavg_rand_k
 from hush.methods.fedavg_top_k import fedavg_top_k
+from hush.methods.fetchsgd import fetchsgd
 from hush.methods.parts import COMBINATIONS, PARTS, split
 from hush.methods.skellam import skellam
 from hush.names import pick
@@ -47,6 +52,11 @@ METHODS: dict[str, Callable[..., Method]] = {
     "ddgauss": ddgauss,
     "skellam": skellam,
     "ae-dpfl": ae_dpfl,
+    "fetchsgd": fetchsgd,
+    "dpsfl": dpsfl,
+    "dpsfl-ac": dpsfl_ac,
+    "dpfl": dpfl,
+    "adpfl": adpfl,
 }
 
 
@@ -56,9 +66,14 @@ class Usual(NamedTuple):
     rounds: int | None = None
     everybody: bool = False
     settings: Mapping[str, Any] = MappingProxyType({})
+    gradients: bool = False
+    """Clients send one gradient, so what a data set suggests for longer local training does not apply."""
 
 
-USUAL = {"ae-dpfl": Usual(rounds=1, everybody=True, settings={"local_epochs": 50})}
+USUAL = {
+    "ae-dpfl": Usual(rounds=1, everybody=True, settings={"local_epochs": 50}),
+    **dict.fromkeys(("fetchsgd", "dpsfl", "dpsfl-ac", "dpfl", "adpfl"), Usual(gradients=True)),
+}
 
 
 def usual(name: str) -> Usual:
@@ -118,6 +133,7 @@ __all__ = [
     "COMBINATIONS",
     "METHODS",
     "PARTS",
+    "adpfl",
     "ae_dpfl",
     "build",
     "cpfed",
@@ -127,12 +143,16 @@ __all__ = [
     "dp_fed",
     "dp_fedavg",
     "dp_sgd",
+    "dpfl",
+    "dpsfl",
+    "dpsfl_ac",
     "fed_smp_rand_k",
     "fed_smp_top_k",
     "fed_spa",
     "fedavg",
     "fedavg_rand_k",
     "fedavg_top_k",
+    "fetchsgd",
     "names",
     "settings_of",
     "skellam",

@@ -11,8 +11,10 @@ from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import CoordinateClip, L2Clip
 from hush.local.sgd import Sgd
 from hush.privacy import theorems
+from hush.privacy.guarantee import Relation
 from hush.privacy.theorems import Claim
 from hush.privacy.vocabulary import FixedSampling, Plan, PoissonSampling, SecretParticipation
+from hush.transforms import AdaptiveClip, Clip, CountSketch, Noise
 
 
 def claimed_by_fed_smp(plan: Plan, delta: float, method: Method | None = None) -> Claim | None:
@@ -77,6 +79,30 @@ def claimed_by_fed_spa(plan: Plan, delta: float, method: Method) -> Claim | None
         delta=delta,
         fresh_batches=local.records == "fixed",
         coordinate_clip=coordinate,
+    )
+
+
+def claimed_by_dpsfl(plan: Plan, delta: float, method: Method) -> Claim | None:
+    """DPSFL's Theorem 2 for this noise, if it were on sketches whose rows are not scaled: on ours it stands against C alone."""
+    parts = method.pipeline.parts
+    sketch = next((part for part in parts if isinstance(part, CountSketch)), None)
+    if sketch is None or not isinstance(parts[-1], Noise):
+        return None
+    plain = next((part for part in parts if isinstance(part, Clip)), None)
+    adaptive = next((part for part in parts if isinstance(part, AdaptiveClip)), None)
+    unit = plain.norm if plain is not None else 1.0
+    clipped_first = plain is not None and parts.index(plain) < parts.index(sketch)
+    norm = (sketch.norm or math.inf) if clipped_first else 1.0
+    root = math.sqrt(sketch.rows)
+    return theorems.dpsfl(
+        noise=parts[-1].std * root,
+        clip=unit,
+        rows=sketch.rows,
+        releases=plan.rounds,
+        delta=delta,
+        operator_norm=root * norm,
+        replaced=plan.relation is Relation.REPLACE_ONE,
+        bit_noise=None if adaptive is None else parts[-1].std / adaptive.weight,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from hush import cohort as cohorts
 from hush.cohort import Cohort
@@ -16,7 +17,7 @@ from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.record_plan import FAST, has_own_noise, record_plan, refuse_unproved
 from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
 from hush.transforms.discretize import Discretize
-from hush.transforms.noise import ExactNoise, Gaussian, Noise
+from hush.transforms.noise import ExactNoise, Gaussian, MessageGaussian, Noise
 from hush.transforms.quantize import BinomialMechanism
 
 TRUSTED = "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds"
@@ -31,6 +32,10 @@ SHARES = (
     "noise in full (in this simulation it is drawn once, on the sum)"
 )
 OWN_COINS = "each client keeps its own coin secret: whether a message holds data or noise alone"
+OWN_NOISE = (
+    "each client draws the noise on its message by itself and tells nobody (in this simulation one process draws for all of them); "
+    "that it takes part is no secret"
+)
 SECURE_SUM = "a secure sum shows the server the total alone (in this simulation the sum is plain)"
 
 _PROBE = Wire(1000)
@@ -45,11 +50,13 @@ def plan_of(
     relation: Relation | None = None,
     view: View = View.RELEASED,
     dropout: float = 0.0,
+    as_written: bool = False,
 ) -> Plan:
     """The plan of `method` over `cohort`, read from its own parts, or `NoGuarantee` with the reason and the fix.
 
     A number is an expected cohort under Poisson sampling. `relation=None` is add-remove, zero-out where those who take part are
     public, and replace-one for records. A method that protects records needs more than the number of clients: `Enrolled`.
+    `as_written` takes a paper's bound for granted: such a plan says what the paper counts, and proves nothing.
     """
     if not isinstance(cohort, Cohort):
         cohort = cohorts.Poisson(float(cohort))
@@ -60,9 +67,12 @@ def plan_of(
         cohort.check(enrolled.clients)
         return record_plan(method, cohort, enrolled, rounds, relation)
     clients = enrolled.clients
-    noise, bound = find_noise(method)
-    if noise.shares:
-        view = View.SECAGG
+    if enrolled.dim is not None:
+        method = method.sized(enrolled.dim)
+    noise, bound = find_noise(method, as_written)
+    own = type(noise) is MessageGaussian
+    if noise.shares or own:
+        view = View.MESSAGES if own else View.SECAGG
     secret = type(cohort) is cohorts.SecretParticipation
     sampling = _sampling(cohort, clients)
     if relation is None:
@@ -73,7 +83,14 @@ def plan_of(
             "Under a rotation one more client changes everybody's turn, so adding or removing one cannot be hidden.",
             "Ask for zero-out or replace-one: what a client's data said stays secret.",
         )
+    if own and secret:
+        raise NoGuarantee(
+            "Every message is covered by its client's own noise, so that secret participation would only have clients send more.",
+            "Take turns: --sampling rotation.",
+        )
     survivors = _survivors(clients, dropout) if secret else None
+    if own and sampling.amplifies:  # its messages show who takes part
+        sampling = say.Everyone()
     if noise.shares and not secret:  # who takes part is visible: nothing is amplified, every round that a client can join counts
         survivors = _survivors(_fewest(cohort, clients), dropout)
         sampling = say.Everyone()
@@ -120,7 +137,8 @@ def server_plan(plan: Plan) -> Plan:
 def _assumptions(plan: Plan) -> tuple[str, ...]:
     secret = any(isinstance(phase.sampling, say.SecretParticipation) for phase in plan.phases)
     shared = any(release.noise.drawn is Drawn.SHARES for phase in plan.phases for release in phase.releases)
-    told = [OWN_COINS, SHARES] if secret else [SHARES] if shared else [TRUSTED]
+    own = any(release.noise.drawn is Drawn.MESSAGE for phase in plan.phases for release in phase.releases)
+    told = [OWN_COINS, SHARES] if secret else [SHARES] if shared else [OWN_NOISE] if own else [TRUSTED]
     if shared and plan.view is not View.RELEASED:
         told.append(SECURE_SUM)
     if not secret and any(phase.sampling.amplifies for phase in plan.phases):
@@ -151,6 +169,8 @@ def _noise(part: Noise, on: say.On, shares: int | None, entries: int | None) -> 
     """The noise as a word: the whole of it, or one of `shares` equal ones."""
     std = part.std if shares is None else part.std / math.sqrt(shares)
     drawn = Drawn.SERVER if shares is None else Drawn.SHARES
+    if type(part) is MessageGaussian:
+        return say.GaussianNoise(part.std, on, Drawn.MESSAGE)
     if type(part) is Gaussian:
         return say.GaussianNoise(std, on, drawn)
     if type(part) is ExactNoise and part.kind == "gaussian":
@@ -183,7 +203,7 @@ def _refuse_overridden(method: Method) -> None:
             )
 
 
-def find_noise(method: Method) -> tuple[Noise, Bound]:
+def find_noise(method: Method, as_written: bool = False) -> tuple[Noise, Bound]:
     """The one noise of a pipeline and the bound of what it covers."""
     _refuse_overridden(method)
     parts = method.pipeline.parts
@@ -209,13 +229,21 @@ def find_noise(method: Method) -> tuple[Noise, Bound]:
     bound = Chain(parts[: noises[0]]).bound(Bound())
     noise = parts[noises[0]]
     assert isinstance(noise, Noise)
-    if type(noise) not in (Gaussian, ExactNoise):
+    if bound.unproved and not as_written:
+        raise NoGuarantee(bound.unproved, getattr(unproved_part(method), "fix", "Put Clip(C) directly before the noise."))
+    if type(noise) not in (Gaussian, MessageGaussian, ExactNoise):
         raise NoGuarantee(f"{type(noise).__name__} is not the noise that was proved.", "Use Gaussian itself.")
     if not math.isfinite(bound.l2):
         raise NoGuarantee(f"The noise of {method.name} covers no bound: {bound.reason}.", "Put Clip(C) directly before it.")
     if type(noise) is ExactNoise and not bound.integer:
         raise NoGuarantee("Exact noise is added to something that was not checked in integers.", "Put Discretize() before it.")
     return noise, bound
+
+
+def unproved_part(method: Method) -> Any:
+    """The station that does what a paper says and nothing proves: it says why (`no_proof`) and what to do instead (`fix`)."""
+    stations: tuple[Any, ...] = (method.local, *method.pipeline.parts)
+    return next((station for station in stations if getattr(station, "no_proof", None)), None)
 
 
 def is_private(method: Method) -> bool:
@@ -225,7 +253,8 @@ def is_private(method: Method) -> bool:
 
 def takes_turns(method: Method) -> bool:
     """Whether the sampling of clients amplifies nothing, so that nobody should come more often than others: `Rotation` is best."""
-    return has_own_noise(method) or any(isinstance(part, Noise) and part.shares for part in method.pipeline.parts)
+    parts = method.pipeline.parts
+    return has_own_noise(method) or any(isinstance(p, MessageGaussian) or (isinstance(p, Noise) and p.shares) for p in parts)
 
 
 def needs_noise(method: Method) -> bool:
@@ -256,6 +285,11 @@ def with_secure_noise(method: Method, cohort: Cohort) -> Method:
         raise NoGuarantee(
             f"{method.name} draws noise inside local training, in floating point so far: it has no secure noise mode.",
             "Use --noise-mode fast, whose statement says what it assumes, or a method with noise on the sum.",
+        )
+    if any(isinstance(part, MessageGaussian) for part in method.pipeline.parts):
+        raise NoGuarantee(
+            f"{method.name} draws noise on every message, in floating point so far: it has no secure noise mode.",
+            "Use --noise-mode fast, whose statement says what it assumes, or noise_by=shares.",
         )
     shared = any(isinstance(part, Noise) and part.shares for part in method.pipeline.parts)
     kind = "skellam" if isinstance(cohort, cohorts.SecretParticipation) or shared else "gaussian"

@@ -8,12 +8,11 @@ from typing import NamedTuple
 from hush.cohort import Cohort
 from hush.core import Method
 from hush.errors import NoGuarantee, UsageError
-from hush.local.as_written import AsWritten
 from hush.privacy.accountant import account, calibrate, rounds_within, spent
 from hush.privacy.bounds import Bound
 from hush.privacy.guarantee import Budget, Guarantee, check_delta, default_delta
-from hush.privacy.plan import is_private, needs_noise, plan_of, server_plan, with_noise
-from hush.privacy.record_plan import is_record_level, record_plan
+from hush.privacy.plan import is_private, needs_noise, plan_of, server_plan, unproved_part, with_noise
+from hush.privacy.record_plan import has_own_noise, is_record_level, record_plan
 from hush.privacy.theorems import Claim
 from hush.privacy.vocabulary import Enrolled, Plan
 
@@ -40,6 +39,8 @@ def settle_privacy(
 ) -> Settled:
     """Find the noise for a budget, or the rounds that a budget allows; refuse now what cannot be accounted."""
     enrolled = clients if isinstance(clients, Enrolled) else Enrolled(clients)
+    if enrolled.dim is not None:
+        method = method.sized(enrolled.dim)
 
     def planned(method: Method) -> Plan:
         return plan_of(method, cohort, enrolled, rounds, dropout=dropout)
@@ -52,12 +53,12 @@ def settle_privacy(
     units = enrolled.total if is_record_level(method) and enrolled.total is not None else enrolled.clients
     chosen = given[0] if given else default_delta(units)
     check_delta(chosen)
-    if isinstance(method.local, AsWritten):
+    if (written := unproved_part(method)) is not None:
         if budget is not None:
-            raise NoGuarantee(f"{method.local.no_proof} So it has no epsilon to keep to.", f"{method.local.fix} Or give --noise.")
-        if method.local.noise is None:
+            raise NoGuarantee(f"{written.no_proof} So it has no epsilon to keep to.", f"{written.fix} Or give --noise.")
+        if needs_noise(method):
             raise UsageError(f"{method.name} as written needs noise=...: no budget can find it.")
-        return Settled(method, None, chosen, rounds, method.local.no_proof)
+        return Settled(method, None, chosen, rounds, written.no_proof)
     if needs_noise(method):
         if budget is None:
             kind = "trials" if is_record_level(method) and getattr(method.local, "noise", None) == 0 else "noise"
@@ -121,4 +122,6 @@ def claim_without_proof(method: Method, cohort: Cohort, enrolled: Enrolled, roun
     """What a paper would print for its own words, as they ran."""
     if method.claim is None or delta is None or rounds < 1:
         return None
-    return method.claim(record_plan(method, cohort, enrolled, rounds, None), delta, method)
+    if has_own_noise(method):
+        return method.claim(record_plan(method, cohort, enrolled, rounds, None), delta, method)
+    return method.claim(plan_of(method, cohort, enrolled, rounds, as_written=True), delta, method)

@@ -27,12 +27,16 @@ class AdaptiveClip(Transform):
     quantile: float = 0.5
     lr: float = 0.2
     weight: float = 0.2
+    tolerance: float = 0.0
+    """By which share clipping may shorten an update that still counts as inside: its norm is at most C / (1 - tolerance)."""
 
     def __post_init__(self) -> None:
         if not 0 < self.start < math.inf:
             raise UsageError(f"clip must be a positive number, not {self.start:g}.")
         if not 0 < self.quantile < 1:
             raise UsageError(f"clip_quantile must lie between 0 and 1, not {self.quantile:g}.")
+        if not 0 <= self.tolerance < 1:
+            raise UsageError(f"The tolerance must lie in [0, 1), not {self.tolerance:g}: clipping never takes a whole update.")
         if not (0 < self.lr <= 2 and 0 < self.weight <= 2):
             raise UsageError("clip_lr and the bit's weight must lie in (0, 2].")
 
@@ -49,7 +53,7 @@ class AdaptiveClip(Transform):
         if x.dtype in (torch.float16, torch.bfloat16):
             x = x.float()
         norms = l2(x)
-        inside = (norms <= public).to(x.dtype) - 0.5
+        inside = (norms <= public / (1 - self.tolerance)).to(x.dtype) - 0.5
         bit = torch.where(torch.isfinite(norms), self.weight * inside, 0.0)
         clipped = Clip(1.0).encode(x / public, rnd, keys, None)
         # a row and its bit are bounded together: what rounding could add to either is taken off here

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from hush.core import Bound, Public, Round, State, Transform
 from hush.errors import UsageError
 from hush.names import pick
 from hush.secret import Secret
+
+if TYPE_CHECKING:
+    from hush.own import OwnSecrets
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Noise(Transform):
             raise UsageError(f"noise must be a positive number, not {self.multiplier:g}.")
 
     def after(self, incoming: Bound) -> Noise:
+        if incoming.pending:
+            return replace(self, sensitivity=None)
         if not math.isfinite(incoming.l2):
             raise UsageError(f"{type(self).__name__} noise has no scale here: {incoming.reason}. Put Clip(C) directly before it.")
         return replace(self, sensitivity=incoming.l2)
@@ -53,6 +59,19 @@ class Gaussian(Noise):
 
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         return total + secret.noise(rnd.index, total, self.std), state
+
+
+@dataclass(frozen=True)
+class MessageGaussian(Noise):
+    """N(0, std^2) on every entry of every *message*, drawn by its client: it covers clients from whoever reads messages.
+
+    The sum holds the noise of all who came, so it needs far more than `Gaussian` for the same epsilon.
+    """
+
+    def cover(self, x: Tensor, rnd: Round, own: OwnSecrets | None) -> Tensor:
+        if own is None:
+            raise UsageError("Noise on messages is each client's own, and these clients have no secrets: set draws_its_own.")
+        return x + self.std * own.normals("message", rnd.index, x.shape[1], x).draw()
 
 
 EXACT_KINDS = {"gaussian": "RoundedGaussian", "discrete-gaussian": "DiscreteGaussian", "skellam": "Skellam"}

@@ -1,0 +1,20 @@
+"""FetchSGD: communication-efficient federated learning with sketching (Rothchild et al. 2020), algorithm 1.
+
+    S <- (1/r) sum_i sketch(g_i),   S_u <- rho S_u + S,   S_e <- S_e + lr S_u
+    Delta <- top-k(unsketch(S_e)),   S_e <- S_e - sketch(Delta),   theta <- theta - Delta
+
+g_i is one stochastic gradient. Momentum and error feedback live in the sketch, at the server, so clients keep nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from hush.core import Method, chain
+from hush.methods.sketched import Sketched, count_sketch, sketched_gradient
+from hush.server import Average
+
+
+def fetchsgd(**common: Unpack[Sketched]) -> Method:
+    """Sketches of gradients, heavy coordinates found in their sum; no noise, no privacy."""
+    return Method("fetchsgd", sketched_gradient(**common), chain(count_sketch(**common)), Average())

@@ -1,0 +1,48 @@
+"""How much a sketch can lengthen a vector: by more than its rows suggest, because coordinates collide.
+
+DPSFL takes sqrt(rows) for the norm of its sketch, whose rows are not scaled: 1 for ours. A vector that is spread over the
+coordinates of one counter is lengthened by the square root of their number in that row alone. What is proved is an upper bound;
+what is measured, by power iteration, a lower one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hush.random import derive, keys_of, uniform
+from hush.sketch.hashes import Hashes
+from hush.sketch.tables import sketch, transposed, turn_back
+
+
+def largest_norm(hashes: Hashes) -> float:
+    """No vector of norm 1 has a sketch longer than this: sqrt(sum over rows of the largest load / rows).
+
+    A counter of load n is at most sqrt(n) times the norm of its own coordinates, and these are apart from other counters'.
+    """
+    return math.sqrt(float(hashes.largest_loads.double().sum()) / hashes.rows) * (1 + 2.0**-20)
+
+
+def worst_vector(hashes: Hashes, steps: int = 30) -> tuple[Tensor, float]:
+    """A vector of norm 1 that the sketch lengthens as much as power iteration finds, and by how much: S^T S, again and again."""
+    key = keys_of(derive(hashes.dim, 7), torch.zeros(1, dtype=torch.int64, device=hashes.home.device))
+    x = fullest_counter(hashes) + (uniform(key, (hashes.dim,))[0].double() - 0.5) / math.sqrt(hashes.dim)
+    for _ in range(steps):
+        x = transposed(sketch(x[None], hashes)[0], hashes)
+        x /= x.norm()
+    return x, float(sketch(x[None], hashes).norm())
+
+
+def fullest_counter(hashes: Hashes) -> Tensor:
+    """A vector of norm 1 on the coordinates of the fullest counter, with their signs: a client that means harm."""
+    row = int(hashes.largest_loads.argmax())
+    start = hashes.start[row, ::2]
+    home = int(start.diff().argmax())
+    places = hashes.order[row, int(start[home]) : int(start[home + 1])]
+    tiles = torch.zeros(hashes.tiles, hashes.lanes, dtype=torch.float64, device=hashes.home.device)
+    tiles[places, 0] = hashes.sign[row, places].double()
+    x = turn_back(tiles, hashes)
+    unit: Tensor = x / x.norm()
+    return unit

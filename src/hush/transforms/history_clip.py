@@ -1,0 +1,69 @@
+"""A clip that follows what was already released: the norm of past noised averages. Post-processing, so it costs nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hush.core import Bound, Public, Round, Server, State, Transform
+from hush.errors import UsageError
+from hush.secret import Secret
+from hush.transforms.clip import Clip
+
+_SEEN = 2.0
+"""Standard deviations by which a sum must be longer than its noise alone would be, to say anything about updates."""
+
+
+@dataclass(frozen=True)
+class HistoryClip(Transform):
+    """C <- memory C + (1 - memory) factor ||average||, between `least` and 1 times the start, where the average is known to be
+    more than noise; its norm is taken without the noise's share: ||sum||^2 - d std^2.
+
+    Clients send updates in units of C, clipped to 1, so that the bound is static and the noise shrinks with C.
+    """
+
+    start: float = 1.0
+    factor: float = 3.0
+    memory: float = 0.9
+    least: float = 0.01
+    std: float = 0.0
+    """Of the noise, in units of C: told by `covered`."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.start < math.inf:
+            raise UsageError(f"clip must be a positive number, not {self.start:g}.")
+        if not (0 < self.factor < math.inf and 0 <= self.memory < 1 and 0 < self.least <= 1):
+            raise UsageError("factor must be positive, memory in [0, 1) and least in (0, 1].")
+
+    def covered(self, multiplier: float) -> HistoryClip:
+        return replace(self, std=multiplier)
+
+    def init(self, dim: int) -> State:
+        return {"clip": torch.tensor(self.start, dtype=torch.float64)}
+
+    def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> float:
+        return float(state["clip"])
+
+    def broadcast(self, dim: int) -> int:
+        return 64
+
+    def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
+        return Clip(1.0).encode(x / public, rnd, keys, None)
+
+    def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
+        clip, entries = float(state["clip"]), total.numel()
+        signal = float(total.double().square().sum()) - entries * self.std**2
+        if signal > _SEEN * math.sqrt(2 * entries) * self.std**2:
+            reached = self.factor * clip * math.sqrt(signal) / rnd.cohort
+            clip = self.memory * clip + (1 - self.memory) * reached
+        clip = min(max(clip, self.least * self.start), self.start)
+        return total * float(state["clip"]), {"clip": torch.tensor(clip, dtype=torch.float64)}
+
+    def room(self, after: float | None, public: Public) -> float | None:
+        return self.start if public is None else float(public)
+
+    def bound(self, incoming: Bound) -> Bound:
+        return Bound(1.0)
