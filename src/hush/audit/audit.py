@@ -10,8 +10,10 @@ import numpy as np
 import torch
 
 from hush.audit.findings import DELTA, Attack, Audit, Scene, found, rates
+from hush.audit.open_sketch import opened
 from hush.audit.record_audit import RECORD_SCENES, audit_records
-from hush.audit.stage import Stage
+from hush.audit.sketches import audit_as_written, is_as_written
+from hush.audit.stage import Stage, readable
 from hush.audit.statistics import EPS, against_profile, one_run_epsilon
 from hush.audit.structural import structural_checks
 from hush.audit.training import CANARIES, guess, watch_training
@@ -54,6 +56,8 @@ def audit(
     if needs_noise(method):
         method = with_noise(method, getattr(method.local, "shows_at", 1.0))
     with _one_thread():
+        if is_as_written(method):
+            return audit_as_written(method, scenes[0].victims if scenes else SCENES[0].victims)
         if has_own_noise(method):
             return audit_records(method, cohort or Rotation(1), task, rounds, scenes if scenes is not None else RECORD_SCENES, tell)
         return _audit(method, cohort or Poisson(1), task, rounds, rate, scenes if scenes is not None else SCENES, tell)
@@ -106,7 +110,7 @@ def cohort_like(kind: Cohort, clients: int, rate: float, rounds: int) -> Cohort:
 
 def _stage_size(method: Method) -> int:
     """As many clients as the cost of a round allows: each needs an entry that is published."""
-    published = method.uplink(10_000).entries / 10_000
+    published = readable(opened(method), 10_000) / 10_000
     return max(100, min(2000, int(math.sqrt(_ENTRIES * min(1.0, published)))))
 
 

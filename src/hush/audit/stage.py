@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from hush.audit.open_sketch import OpenSketch, opened
 from hush.cohort import Cohort
 from hush.core import LocalUpdate, Method, Public, Round, Shard, Trained
 from hush.engines.judge import clip_of
@@ -22,7 +23,7 @@ from hush.local.flat import FlatModel
 from hush.secret import Secret
 from hush.server import Average
 from hush.tasks.task import Task
-from hush.transforms import Noise, Rotate
+from hush.transforms import MessageGaussian, Noise, Rotate
 from hush.transforms.votes import Votes
 
 
@@ -59,7 +60,9 @@ def published(method: Method, dim: int, rnd: Round, public: Public) -> tuple[Ten
     total = torch.ones(method.uplink(dim).entries, dtype=torch.float64)
     state, nobody = method.pipeline.init(dim), Secret(bytes(32))
     for i, part in reversed(list(enumerate(parts))):
-        if isinstance(part, Rotate):  # ones would be turned into one spike; noise and single entries are not changed in size
+        if isinstance(part, OpenSketch):
+            total = part.readable(int(state[f"{i}.dim"]), rnd)
+        elif isinstance(part, Rotate):  # ones would be turned into one spike; noise and single entries are not changed in size
             total = total[: int(state[f"{i}.dim"])]
         elif not isinstance(part, Noise):
             own = {key.removeprefix(f"{i}."): value for key, value in state.items() if key.startswith(f"{i}.")}
@@ -68,6 +71,14 @@ def published(method: Method, dim: int, rnd: Round, public: Public) -> tuple[Ten
             total, _ = part.decode(total, own, rnd, public[i] if public is not None else None, nobody)
     entries = torch.nonzero(total).flatten()
     return entries, total[entries].double()
+
+
+def readable(method: Method, dim: int) -> int:
+    """How many entries of a model of this size a round publishes so that they can be told apart."""
+    sketches = [part for part in method.pipeline.parts if isinstance(part, OpenSketch)]
+    if sketches:
+        return int(min(part.readable(dim, Round(0, 0, 1.0)).sum() for part in sketches))
+    return method.uplink(dim).entries
 
 
 class _Vector(nn.Module):
@@ -101,8 +112,14 @@ class Stage:
                 "read back from it.",
                 "Audit dp-fedavg: cohort, sum and noise are the same code.",
             )
+        if any(isinstance(part, MessageGaussian) for part in method.pipeline.parts):
+            raise NoGuarantee(
+                f"{method.name} has noise on every message, and an audit reads sums.",
+                "Audit noise_by=server: all but who draws the noise is the same code.",
+            )
+        method = opened(method)
         dim = wanted = max(clients, entries)
-        while method.uplink(dim).entries < wanted + 1:  # a sparsifier publishes a share of the entries; room for a bit, too
+        while readable(method, dim) < wanted + 1:  # a sparsifier publishes a share of the entries; room for a bit, too
             dim = dim + max(1, dim // 8)
         clip = clip_of(method, {f"pipeline.{k}": v for k, v in method.pipeline.init(dim).items()}) or 1.0
         self.script = Script(torch.zeros(clients, dtype=torch.bool), size=10.0 * clip)

@@ -18,6 +18,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from hush.audit.open_sketch import OpenSketch
 from hush.audit.stage import Stage, published
 from hush.audit.statistics import scale_alarm
 from hush.cohort import Bounded, Cohort, FixedSize
@@ -117,7 +118,7 @@ def _sent(stage: Stage) -> Tensor:
     who = torch.arange(len(rows))
     rows[who, entries[who % len(entries)]] = stage.script.size
     encoded = method.pipeline.encode(rows, rnd, keys_of(1, who), public)
-    if not any(isinstance(part, Rotate) for part in method.pipeline.parts):
+    if not any(isinstance(part, Rotate | OpenSketch) for part in method.pipeline.parts):
         return encoded.double()[:, : len(rows)].amax(1)
     clean = Chain(tuple(part for part in method.pipeline.parts if not isinstance(part, Noise)))  # turned back, and without noise
     told = tuple(own for part, own in zip(method.pipeline.parts, public, strict=True) if not isinstance(part, Noise))

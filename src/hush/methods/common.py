@@ -15,7 +15,7 @@ from hush.local.weigh import Weigh
 from hush.methods.public_mask import public_top_k
 from hush.names import pick
 from hush.server import Adam, Average, Averaged, Decayed, FedSpaAdam, Momentum
-from hush.transforms import AdaptiveClip, Clip, FreeMask, RandK
+from hush.transforms import AdaptiveClip, Clip, CountSketch, FreeMask, RandK
 from hush.transforms.own_mask import OwnRandK
 
 
@@ -61,9 +61,13 @@ class Masked(Common, total=False):
     ratio: float
     explore: float
     public_steps: int
+    rows: int
+    cols: float
+    k: float
 
 
 MASK_SETTINGS = {
+    **dict.fromkeys(("rows", "cols", "k"), ("sketch",)),
     "ratio": ("rand-k", "top-k", "saliency", "free"),
     "explore": ("free",),
     "public_steps": ("top-k", "saliency"),
@@ -133,7 +137,8 @@ def local_dp_sgd(
 
 
 def masking(**settings: Unpack[Masked]) -> tuple[Transform, ...]:
-    """`mask` is none, or one for the whole cohort: rand-k; top-k or saliency, from public examples; free, from noised past sums."""
+    """`mask` is none, or one for the whole cohort: rand-k; top-k or saliency, from public examples; free, from noised past sums;
+    or a sketch, which needs none: the coordinates are found after the sum."""
     kind, ratio = settings.get("mask", "none"), settings.get("ratio", 0.1)
     for key, masks in MASK_SETTINGS.items():
         if key in settings and kind not in masks:
@@ -148,7 +153,9 @@ def masking(**settings: Unpack[Masked]) -> tuple[Transform, ...]:
         return (public_top_k(ratio, local_sgd(**settings), settings.get("public_steps", 0), by_saliency=True),)
     if kind == "free":
         return (FreeMask(ratio, settings.get("explore", 0.2)),)
-    raise UsageError(f"mask must be none, rand-k, top-k, saliency or free, not '{kind}'.")
+    if kind == "sketch":
+        return (CountSketch(settings.get("rows", 5), settings.get("cols", 0.07), settings.get("k", 0.007)),)
+    raise UsageError(f"mask must be none, rand-k, top-k, saliency, free or sketch, not '{kind}'.")
 
 
 def clipping(clip: float, quantile: float | None, **settings: Unpack[Masked]) -> Transform:

@@ -26,6 +26,7 @@ PARTS: dict[str, Part] = {
     "top-k": Part({"mask": "top-k"}, "send the coordinates that move most on public examples"),
     "saliency": Part({"mask": "saliency"}, "send the coordinates that the loss on public examples depends on most"),
     "free-mask": Part({"mask": "free"}, "send the coordinates that past noised sums say matter, and some at random"),
+    "sketch": Part({"mask": "sketch"}, "send a count sketch, in whose sum the heavy coordinates are found"),
     "adaptive": Part({"clip_quantile": 0.5}, "let the clip follow the median norm, at the price of a noisy bit"),
     "momentum": Part({"server": "momentum"}, "momentum at the server"),
     "adam": Part({"server": "adam"}, "Adam at the server"),

@@ -40,13 +40,13 @@ def sketched_gradient(**settings: Unpack[Sketched]) -> LocalUpdate:
 
 
 def count_sketch(as_written: bool = False, **settings: Unpack[Sketched]) -> CountSketch:
-    """The server's learning rate and momentum act inside the sketch."""
+    """The server's learning rate and momentum act inside the sketch. FetchSGD's momentum of 0.9 wants a tenth of the rate."""
     return (SketchAsWritten if as_written else CountSketch)(
         rows=settings.get("rows", 5),
         cols=settings.get("cols", 0.07),
         k=settings.get("k", 0.007),
-        lr=settings.get("server_lr", 0.1),
-        momentum=settings.get("server_momentum", 0.9),
+        lr=settings.get("server_lr", 1.0),
+        momentum=settings.get("server_momentum", 0.0),
         lr_decay=settings.get("server_lr_decay", 1.0),
     )
 
