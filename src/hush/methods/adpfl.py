@@ -36,6 +36,7 @@ def adpfl(
             "Noise that follows a client's own past gradients tells about them by how much it adds, so no epsilon holds.",
             "Leave history=global: the clip then follows what was already released under noise.",
         )
-    pipeline = chain(HistoryClip(clip, factor, memory), noise_of(noise, noise_by))
+    adaptive = HistoryClip(clip, factor, memory, std=noise or 0.0, messages=noise_by == "messages")
+    pipeline = chain(adaptive, noise_of(noise, noise_by))
     settings: Common = {"server": "momentum", "server_lr": 0.1, **common}
     return Method("adpfl", one_gradient(**common), pipeline, server_step(**settings))

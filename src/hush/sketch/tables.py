@@ -38,7 +38,7 @@ def sketch(x: Tensor, hashes: Hashes) -> Tensor:
             tiles = turn(client, hashes, room)
             for row in range(hashes.rows):
                 into[row] = _landed(tiles, hashes, row)
-    return table.reshape(len(x), -1).mul_(1 / math.sqrt(hashes.rows))
+    return table.reshape(len(x), hashes.rows * hashes.cols).mul_(1 / math.sqrt(hashes.rows))
 
 
 def unsketch(table: Tensor, hashes: Hashes) -> Tensor:

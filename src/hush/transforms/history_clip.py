@@ -31,6 +31,8 @@ class HistoryClip(Transform):
     least: float = 0.01
     std: float = 0.0
     """Of the noise, in units of C: told by `covered`."""
+    messages: bool = False
+    """Every message has such noise, not the sum."""
 
     def __post_init__(self) -> None:
         if not 0 < self.start < math.inf:
@@ -55,8 +57,9 @@ class HistoryClip(Transform):
 
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         clip, entries = float(state["clip"]), total.numel()
-        signal = float(total.double().square().sum()) - entries * self.std**2
-        if signal > _SEEN * math.sqrt(2 * entries) * self.std**2:
+        variance = self.std**2 * (rnd.cohort if self.messages else 1.0)
+        signal = float(total.double().square().sum()) - entries * variance
+        if signal > _SEEN * math.sqrt(2 * entries) * variance:
             reached = self.factor * clip * math.sqrt(signal) / rnd.cohort
             clip = self.memory * clip + (1 - self.memory) * reached
         clip = min(max(clip, self.least * self.start), self.start)
