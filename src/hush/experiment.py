@@ -53,6 +53,7 @@ class Spec(BaseModel):
     validation: int | None = None
     public: int | None = None
     test_examples: int | None = None
+    start: str = "random"
     seed: int = 0
     device: str = "auto"
     memory: str | None = None
@@ -128,6 +129,7 @@ class Experiment:
             public=self.public,
             evaluation=spec.evaluation,
             test_examples=spec.test_examples,
+            start=spec.start,
             seed=spec.seed,
             folder=folder,
         )
@@ -184,7 +186,9 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
     cohort = make_cohort(spec.sampling or usual_sampling(method), size, spec.participations or 1)
     cohort.check(most)
     budget = _budget(spec, method, lenient)
-    public = spec.public if spec.public is not None else (entry.public if method.pipeline.needs_public else 0)
+    public = (
+        spec.public if spec.public is not None else (entry.public if method.pipeline.needs_public or spec.start == "public" else 0)
+    )
     if public:
         method = method.fitted(public, entry.classes)
     return Experiment(spec, method, cohort, clients, rounds, budget, public)

@@ -93,6 +93,8 @@ def test_private_methods_learn() -> None:
             "ratio": 0.5,
             "lr": 0.5,
             "trials": 2**12,
+            "cols": 0.9,
+            "k": 0.3,
             "server_lr": 0.1 if name == "fed-spa" else 1.0,
         }
         method = methods.build(name, **methods.taken(name, wanted))

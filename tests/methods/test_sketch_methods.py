@@ -84,7 +84,8 @@ def test_a_clip_before_the_sketch_needs_a_model_and_costs_no_less() -> None:
 def test_the_papers_own_has_a_claim_and_no_epsilon() -> None:
     method = methods.dpsfl(noise=2.0, clip_in="paper", rows=5, cols=30, k=4)
     result = hush.simulate(method, make_task(sizes=(4,) * 12), rounds=3, cohort=5, secret=SECRET)
-    assert result.epsilon is None and result.claimed_epsilon is not None
+    assert result.epsilon is None
+    assert result.claimed_epsilon is not None
     rho = 1 / (2 * 2.0**2)
     assert result.claimed_epsilon == pytest.approx(rho + 2 * math.sqrt(rho * math.log(12**1.1)))  # one round of three
     with pytest.raises(NoGuarantee, match="collide"):
@@ -97,19 +98,21 @@ def test_the_papers_own_has_a_claim_and_no_epsilon() -> None:
 def test_noise_on_messages_covers_clients_from_the_server(name: str) -> None:
     method = methods.build(name, noise=3.0, noise_by="messages")
     plan = plan_of(method, Rotation(10), 100, 20)
-    assert plan.view is View.MESSAGES and plan.relation is Relation.ZERO_OUT
+    assert (plan.view, plan.relation) == (View.MESSAGES, Relation.ZERO_OUT)
     # turns: nobody comes more than twice in 20 rounds of 10 out of 100
     assert account(plan, 1e-5).epsilon == pytest.approx(account(plan_of(method, Bounded(10, 2), 100, 20), 1e-5).epsilon, rel=0.01)
     # whoever sends is seen, so Poisson cohorts amplify nothing: a client may come every time
     assert account(plan_of(method, Poisson(10), 100, 20), 1e-5).epsilon > account(plan, 1e-5).epsilon
-    with pytest.raises(NoGuarantee, match="add or removing|adding or removing"):
+    with pytest.raises(NoGuarantee, match="adding or removing"):
         account(plan_of(method, Rotation(10), 100, 20, Relation.ADD_REMOVE), 1e-5)
 
 
 def test_noise_on_messages_really_is_there() -> None:
     task = make_task(sizes=(3,) * 64)
     quiet, loud = (
-        hush.simulate(methods.dpfl(noise=z, noise_by="messages", clip=1.0, server="average", server_lr=1.0), task, rounds=1, cohort=64)
+        hush.simulate(
+            methods.dpfl(noise=z, noise_by="messages", clip=1.0, server="average", server_lr=1.0), task, rounds=1, cohort=64
+        )
         for z in (1e-6, 50.0)
     )
     a, b = (torch.cat([p.flatten() for p in r.state_dict.values()]) for r in (quiet, loud))
@@ -150,7 +153,8 @@ def test_history_is_what_was_released() -> None:
 
 def test_history_knows_the_noise_that_it_takes_off() -> None:
     given = methods.adpfl(noise=2.0).pipeline.parts[0]
-    assert isinstance(given, HistoryClip) and given.std == 2.0 and not given.messages
+    assert isinstance(given, HistoryClip)
+    assert (given.std, given.messages) == (2.0, False)
     assert methods.adpfl(noise=2.0, noise_by="messages").pipeline.parts[0].messages  # type: ignore[attr-defined]
     run = hush.simulate(methods.adpfl(), make_task(), rounds=2, cohort=3, privacy=hush.Budget(epsilon=4.0), secret=SECRET)
     assert run.noise_multiplier is not None

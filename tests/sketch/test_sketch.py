@@ -174,7 +174,7 @@ def test_medians(count: int) -> None:
 
 def test_hashes_are_pure_functions_of_the_seed() -> None:
     a, b, c = (hashes_of.__wrapped__(s, 3, 1024, 9000, CPU) for s in (1, 1, 2))
-    assert torch.equal(a.home, b.home) and torch.equal(a.sign, b.sign) and torch.equal(a.turned, b.turned)
+    assert all(torch.equal(getattr(a, name), getattr(b, name)) for name in ("home", "sign", "turned"))
     assert not torch.equal(a.home, c.home)
     assert len({tuple(row.tolist()) for row in a.home}) == 3
     with pytest.raises(UsageError, match="whole tiles"):

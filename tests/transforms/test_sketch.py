@@ -52,7 +52,8 @@ def test_the_server_is_fetchsgd_s() -> None:
             delta[i] = estimate[i]
         assert torch.allclose(applied[t], delta, atol=1e-12)
         e = e - sketch(delta[None], h)[0]
-    assert torch.allclose(state["error"], e) and torch.allclose(state["momentum"], u)
+    assert torch.allclose(state["error"], e)
+    assert torch.allclose(state["momentum"], u)
 
 
 @settings(max_examples=30, deadline=None)
@@ -121,7 +122,8 @@ def test_a_clip_before_it_is_paid_for_by_the_proved_norm() -> None:
     part = told.parts[1]
     assert isinstance(part, CountSketch)
     norm = largest_norm(part.hashes(Round(0, 0, 1.0), DIM, torch.device("cpu")))
-    assert told.parts[-1].std == pytest.approx(2.0 * 1.5 * norm) and norm > 1.5  # type: ignore[attr-defined]
+    assert norm > 1.5
+    assert told.parts[-1].std == pytest.approx(2.0 * 1.5 * norm)  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match="sqrt"):
         chain(Clip(1.5), CountSketch(fresh=True), Gaussian(2.0))
     with pytest.raises(UsageError, match="sqrt"):
@@ -131,7 +133,13 @@ def test_a_clip_before_it_is_paid_for_by_the_proved_norm() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"rows": 0}, "rows"), ({"cols": 1.5}, "cols"), ({"k": 0}, "k is"), ({"lr": 0}, "learning rate"), ({"momentum": 1.0}, "momentum")],
+    [
+        ({"rows": 0}, "rows"),
+        ({"cols": 1.5}, "cols"),
+        ({"k": 0}, "k is"),
+        ({"lr": 0}, "learning rate"),
+        ({"momentum": 1.0}, "momentum"),
+    ],
 )
 def test_mistakes(settings: dict[str, float], said: str) -> None:
     with pytest.raises(UsageError, match=said):

@@ -65,6 +65,12 @@ class RunFlags:
     test_examples: Annotated[
         int | None, typer.Option("--test-examples", help="Judge on so many test examples at most [default: all, or hush data's].")
     ] = None
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start", help="random weights (default), or features of images of nobody, processes, or public ones, public."
+        ),
+    ] = None
     seed: Annotated[int | None, typer.Option("--seed", help="Start of all public randomness [default: 0].")] = None
     seeds: Annotated[int, typer.Option("--seeds", help="Repeat with this many seeds; report mean and deviation.")] = 1
     device: Annotated[str | None, typer.Option("--device", help="auto (default), cpu or cuda.")] = None

@@ -1,0 +1,5 @@
+"""Where training starts: at random weights, or with features that come from images of nobody."""
+
+from hush.tasks.start.features import STARTS, CentredLinear, start_from
+
+__all__ = ["STARTS", "CentredLinear", "start_from"]
