@@ -24,6 +24,7 @@ from hush.privacy.plan import is_private, needs_noise, takes_turns
 from hush.tasks.build import load_task
 from hush.tasks.catalogue import dataset
 from hush.tasks.partition import parse
+from hush.tasks.start import read_start
 from hush.tasks.task import Task
 
 DEFAULT_METHOD = "fed-smp-top-k"
@@ -187,7 +188,9 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
     cohort.check(most)
     budget = _budget(spec, method, lenient)
     public = (
-        spec.public if spec.public is not None else (entry.public if method.pipeline.needs_public or spec.start == "public" else 0)
+        spec.public
+        if spec.public is not None
+        else (entry.public if method.pipeline.needs_public or read_start(spec.start)[0] == "public" else 0)
     )
     if public:
         method = method.fitted(public, entry.classes)

@@ -26,6 +26,7 @@ from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot, pick_device
 from hush.engines.rundir import CHECKPOINT, RunDir
 from hush.errors import Diverged, UsageError
+from hush.local import frozen
 from hush.local.flat import FlatModel
 from hush.names import pick
 from hush.own import OwnSecrets
@@ -194,8 +195,9 @@ def set_up(
         method = with_secure_noise(method, cohort)
     task.refuse_impossible_values()
     learner = task.learner(place, dtype)
-    learner.probe(train.x, train.y)
     held = {part: task.placed(part, place, dtype) for part in ("public", "validation", "test")}
+    learner, train, held = past_frozen_layers(learner, train, held)
+    learner.probe(train.x, train.y)
     refuse_broken_metrics(task, learner, held["test"] if held["test"] is not None else held["validation"])
     public = held["public"]
     if method.pipeline.needs_public and public is None:
@@ -252,6 +254,22 @@ def set_up(
         population=population or task.name,
         budget=privacy.epsilon if privacy is not None and plan is not None else None,
     )
+
+
+def past_frozen_layers(
+    learner: FlatModel, train: Clients, held: dict[str, Examples | None]
+) -> tuple[FlatModel, Clients, dict[str, Examples | None]]:
+    """Model and examples as the first layer that is trained sees them; as they are, where no layer before it is frozen."""
+    parts = frozen.split(learner.module)
+    if parts is None:
+        return learner, train, held
+    body, rest = parts
+    seen = {name: frozen.seen_by(body, examples.x) for name, examples in held.items() if examples is not None and len(examples.x)}
+    own = frozen.seen_by(body, train.x)
+    if own is None or any(x is None for x in seen.values()):
+        return learner, train, held
+    past = {name: Examples(x, examples.y) for name, examples in held.items() if examples and (x := seen.get(name)) is not None}
+    return learner.after(rest), replace(train, x=own), held | past
 
 
 def fitted(method: Method, learner: FlatModel, public: Examples | None) -> Method:

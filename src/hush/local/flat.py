@@ -70,6 +70,8 @@ class FlatModel:
         self._sizes = [p.numel() for p in trainable.values()]
         self._start = torch.cat([p.detach().reshape(-1) for p in trainable.values()])
         self._frozen_norms = refuse_batch_statistics(self.module)
+        self.whole: FlatModel | None = None
+        """The model that this one is the end of, where its frozen layers were computed beforehand."""
         self.vectorised, self._slow_layers = True, False
         self._one = grad_and_value(self._keyed_loss)
         self._all = vmap(self._one)
@@ -90,6 +92,12 @@ class FlatModel:
             found.append(slice(start, first))
         return found
 
+    def after(self, rest: nn.Module) -> FlatModel:
+        """The same weights of the `rest` of this model, whose inputs are what its other layers, all frozen, make of examples."""
+        learner = FlatModel(rest, self.loss, self.device, self.dtype, self.ignored)
+        learner.whole = self
+        return learner
+
     def initial(self) -> Tensor:
         """The weights the user's module came with."""
         return self._start.clone()
@@ -101,6 +109,8 @@ class FlatModel:
 
     def state_dict(self, params: Tensor) -> dict[str, Tensor]:
         """A state dict that the user's own module loads: trained weights under all their names, the rest as it came."""
+        if self.whole is not None:
+            return self.whole.state_dict(params)
         trained = self.named(params)
         values = {name: trained[self._trained_as[name]] if name in self._trained_as else v for name, v in self._came_with.items()}
         return {name: value.detach().clone() for name, value in values.items()}

@@ -14,7 +14,7 @@ from hush.tasks.deal import EVALUATIONS, deal, fewer
 from hush.tasks.fetch import data_dir
 from hush.tasks.models import build_model
 from hush.tasks.models.pixels import on_pixels
-from hush.tasks.start import STARTS, start_from
+from hush.tasks.start import STARTS, read_start, start_from
 from hush.tasks.task import Task
 
 _PUBLIC_START = "the model's features come from public examples too, which must belong to nobody that this statement speaks of"
@@ -45,7 +45,8 @@ def load_task(
         public: examples that a mask may be made from; they belong to no client either.
         evaluation: `central`, on examples of nobody; or `clients`: each keeps a tenth of its own to validate and one to test.
         test_examples: at most so many, drawn by the seed.
-        start: where training starts: `random` weights, or features of nobody's images (`processes`) and of `public` examples.
+        start: `random` weights; or features of images of nobody, `processes`, and of public examples, `public`, on which clients
+            train the last layer alone. `processes:2500` trains convolutions on such images first.
         seed: of the split and of the model's weights.
         folder: where data sets lie.
     """
@@ -66,6 +67,7 @@ def load_task(
     wanted = clients if clients is not None or split == "natural" else entry.clients
     dealt = deal(entry.load(data_dir(folder)), split, wanted, held, public, seed, evaluation)
     test, note = fewer(dealt.test, test_examples if test_examples is not None else entry.test_examples, seed)
+    name, _ = read_start(start)
     whole = on_pixels(network, entry.mean, entry.std) if entry.mean else network
     whole = start_from(start, whole, entry.shape, dealt.public, in_bytes=bool(entry.mean))
     return Task(
@@ -77,8 +79,8 @@ def load_task(
         loss=entry.loss,
         metrics=entry.metrics,
         name=entry.name,
-        notes=(f"partition: {split}", *dealt.notes, *note, *((f"start: {STARTS[start]}",) if start != "random" else ())),
-        caveats=(*dealt.caveats, *((_PUBLIC_START,) if start == "public" else ())),
+        notes=(f"partition: {split}", *dealt.notes, *note, *((f"start {start}: {STARTS[name]}",) if name != "random" else ())),
+        caveats=(*dealt.caveats, *((_PUBLIC_START,) if name == "public" else ())),
         of_clients=dealt.of_clients,
         model_name=model or entry.model,
     )

@@ -28,7 +28,7 @@ def keep_decoded(name: str, files: Sequence[File], read: Callable[[], Raw]) -> R
     Settings of the reader that change what it gives belong into the name.
     """
     try:
-        path = _cache() / "decoded" / f"{name}-{_key(files)}.safetensors"
+        path = cache_dir() / "decoded" / f"{name}-{_key(files)}.safetensors"
     except RuntimeError:  # a user without a home
         return read()
     kept = _kept(path)
@@ -39,7 +39,8 @@ def keep_decoded(name: str, files: Sequence[File], read: Callable[[], Raw]) -> R
     return raw
 
 
-def _cache() -> Path:
+def cache_dir() -> Path:
+    """Where things are kept that can be made again: `HUSH_CACHE`, or the user's cache."""
     if given := os.environ.get("HUSH_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hush"
@@ -54,7 +55,7 @@ def _kept(path: Path) -> Raw | None:
     from safetensors import safe_open
 
     try:
-        if not _ours(path):
+        if not ours(path):
             return None
         with safe_open(path, framework="pt") as f:
             tensors = {key: f.get_tensor(key) for key in list(f.keys())}
@@ -72,7 +73,7 @@ def _kept(path: Path) -> Raw | None:
         return None
 
 
-def _ours(path: Path) -> bool:
+def ours(path: Path) -> bool:
     """Whether nobody else could have written it: its checksum is its own word."""
     if not hasattr(os, "getuid"):  # Windows keeps a user's cache to the user
         return True

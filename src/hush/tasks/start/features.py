@@ -1,8 +1,9 @@
 """A model that can see before it is trained: its features come from images that belong to nobody, its last layer from the clients.
 
 The fewer numbers clients train, the less noise covers them. So all layers but the last stay as they start: convolutions at random,
-and then the layer before the last one set, in closed form, to the directions that tell kinds of images apart, equally spread. With
-`public` those of public examples count as much as those of random processes. The last layer starts at zero.
+or trained for some steps on drawn images (`processes:2500`), and then the layer before the last one set, in closed form, to the
+directions that tell kinds of images apart, equally spread. With `public` those of public examples count as much as those of drawn
+images. The last layer starts at zero.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hush.errors import UsageError
 from hush.names import pick
 from hush.tasks.clients import Examples
 from hush.tasks.start.discriminant import Spread, directions
+from hush.tasks.start.pretraining import pretrained
 from hush.tasks.start.processes import Draws, Silhouettes
 
 STARTS = {
@@ -56,13 +58,15 @@ class CentredLinear(nn.Linear):
 
 
 def start_from(how: str, model: nn.Module, shape: tuple[int, ...], public: Examples | None, in_bytes: bool) -> nn.Module:
-    """`model`, changed in place as `how` says (one of `STARTS`); `in_bytes` where it takes images of bytes."""
-    pick(STARTS, how, "start")
+    """`model`, changed in place as `how` says: one of `STARTS`, or `NAME:STEPS`. `in_bytes` where it takes images of bytes."""
+    how, steps = read_start(how)
     if how == "random":
         return model
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise UsageError(f"--start {how} is for images, and these examples have the shape {tuple(shape)}.")
     network, wide, head = _last_two(model)
+    if steps:
+        pretrained(model, network, shape, steps, in_bytes)
     drawn = _drawn_images(shape, in_bytes)
     spread = Spread.of(*_features(model, wide, *drawn))
     if how == "public":
@@ -83,6 +87,15 @@ def start_from(how: str, model: nn.Module, shape: tuple[int, ...], public: Examp
         parameter.requires_grad_(False)
     network[-1] = CentredLinear(head, raised)
     return model
+
+
+def read_start(how: str) -> tuple[str, int]:
+    """A name of `STARTS`, and for how many steps convolutions are trained before."""
+    name, _, steps = how.partition(":")
+    pick(STARTS, name, "start")
+    if steps and (name == "random" or not steps.isdigit()):
+        raise UsageError(f"start is {', '.join(STARTS)}, or with steps of training on drawn images processes:2500, not '{how}'.")
+    return name, int(steps or 0)
 
 
 def _last_two(model: nn.Module) -> tuple[nn.Sequential, nn.Linear, nn.Linear]:
