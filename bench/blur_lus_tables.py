@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import multiprocessing
 import statistics
 import time
 import warnings
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cells import play
 
 import hush
 from hush import methods
@@ -103,6 +102,7 @@ def run(cell: Cell, device: str) -> dict[str, Any]:
         "seed": cell.seed,
         "settings": dict(cell.settings),
         "validation": result.validation_accuracy,
+        "score": result.validation_accuracy if cell.tuning else result.test_accuracy,
         "test": None if cell.tuning else result.test_accuracy,
         "epsilon": result.epsilon,
         "noise": result.noise_multiplier,
@@ -112,54 +112,39 @@ def run(cell: Cell, device: str) -> dict[str, Any]:
     }
 
 
-def work(job: tuple[Cell, str, str]) -> None:
-    cell, device, out = job
-    path = Path(out) / f"{cell.name}.json"
-    if path.is_file():
-        return
-    found = run(cell, device)
-    path.with_suffix(".part").write_text(json.dumps(found))
-    path.with_suffix(".part").rename(path)  # a cell is whole or not there
-    score = found["validation"] if cell.tuning else found["test"]
-    print(f"{cell.name}: {100 * (score or 0):.2f}  {found['seconds']:.0f} s", flush=True)
-
-
-def play(cells: list[Cell], device: str, jobs: int, out: Path) -> list[dict[str, Any]]:
-    """All cells, those that are missing side by side, and what they found."""
-    todo = [(cell, device, str(out)) for cell in cells if not (out / f"{cell.name}.json").is_file()]
-    if jobs == 1:
-        for job in todo:
-            work(job)
-    elif todo:
-        with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
-            pool.map(work, todo, chunksize=1)
-    return [json.loads((out / f"{cell.name}.json").read_text()) for cell in cells]
+def trials_of(row: str, alpha: str, epsilon: float, args: argparse.Namespace) -> list[Cell]:
+    trials = VOTES if row == "ae-dpfl" else TRIALS
+    return [
+        Cell(row, alpha, epsilon, 100, tuple(t.items()), args.tune_rounds, True, f"tune-{row}-{alpha}-{epsilon:g}-{i}")
+        for i, t in enumerate(trials)
+    ]
 
 
 def chosen(row: str, alpha: str, epsilon: float, args: argparse.Namespace) -> tuple[tuple[str, Any], ...]:
     """The best of the eight trials on validation."""
-    trials = VOTES if row == "ae-dpfl" else TRIALS
-    cells = [
-        Cell(row, alpha, epsilon, 100, tuple(t.items()), args.tune_rounds, True, f"tune-{row}-{alpha}-{epsilon:g}-{i}")
-        for i, t in enumerate(trials)
-    ]
-    found = play(cells, args.device, args.jobs, args.out)
+    found = play(run, trials_of(row, alpha, epsilon, args), args.device, args.jobs, args.out)
     best = max(found, key=lambda one: one["validation"] or 0.0)
     return tuple(best["settings"].items())
 
 
+def finals(row: str, alpha: str, args: argparse.Namespace) -> list[Cell]:
+    settings = chosen(row, alpha, args.epsilon, args)
+    return [
+        Cell(row, alpha, args.epsilon, seed, settings, ROUNDS, False, f"final-{row}-{alpha}-{args.epsilon:g}-{seed}")
+        for seed in range(args.seeds)
+    ]
+
+
 def table2(args: argparse.Namespace) -> None:
+    every = list(itertools.product(args.rows, args.alphas))
+    play(run, [t for row, alpha in every for t in trials_of(row, alpha, args.epsilon, args)], args.device, args.jobs, args.out)
+    play(run, [cell for row, alpha in every for cell in finals(row, alpha, args)], args.device, args.jobs, args.out)
     print(f"| epsilon {args.epsilon:g} | " + " | ".join(f"alpha = {a}" for a in args.alphas) + " | paper | MB up | chosen |")
     print("|---" * (len(args.alphas) + 4) + "|")
     for row in args.rows:
         told, last = [], {}
         for alpha in args.alphas:
-            settings = chosen(row, alpha, args.epsilon, args)
-            cells = [
-                Cell(row, alpha, args.epsilon, seed, settings, ROUNDS, False, f"final-{row}-{alpha}-{args.epsilon:g}-{seed}")
-                for seed in range(args.seeds)
-            ]
-            found = play(cells, args.device, args.jobs, args.out)
+            found = play(run, finals(row, alpha, args), args.device, args.jobs, args.out)
             scores = [100 * one["test"] for one in found]
             told.append(f"{statistics.mean(scores):.2f}" + (f" ± {statistics.pstdev(scores):.2f}" if len(scores) > 1 else ""))
             last = found[0]
@@ -186,7 +171,7 @@ def table3(args: argparse.Namespace) -> None:
         for name, row in bases.items()
         for share in shares
     }
-    found = dict(zip(cells, play(list(cells.values()), args.device, args.jobs, args.out), strict=True))
+    found = dict(zip(cells, play(run, list(cells.values()), args.device, args.jobs, args.out), strict=True))
     print("| sparsity | " + " | ".join(bases) + " |")
     print("|---|---|---|")
     for share in shares:
