@@ -25,15 +25,17 @@ from hush.tasks.models import build_model
 from hush.tasks.models.pixels import on_pixels
 
 COMMON = {"local_steps": 1, "batch_size": 10, "lr": 1.0, "clip": 0.05, "server": "momentum", "server_lr": 20.0}
+PUBLIC = {"public": 1000, "clients": 5900, "cohort": 5900 / 12}
+"""A hundred clients' worth of examples is public; the others hold ten each, and are drawn at the same rate."""
 ROWS: dict[str, dict[str, Any]] = {
     "no public examples": {"start": "processes:2500"},
     "... convolutions at random": {"start": "processes"},
     "... without momentum, at ten times the rate": {"start": "processes:2500", "server": "average", "server_lr": 200.0},
     "... cohorts of 1,000": {"start": "processes:2500", "cohort": 1000},
     "... half the rounds": {"start": "processes:2500", "rounds": 100},
-    "1,000 public examples": {"start": "public:2500", "public": 1000},
-    "... convolutions at random, public": {"start": "public", "public": 1000},
-    "... cohorts of 1,000, public": {"start": "public:2500", "public": 1000, "cohort": 1000},
+    "1,000 public examples": {"start": "public:2500"} | PUBLIC,
+    "... convolutions at random, public": {"start": "public"} | PUBLIC,
+    "... cohorts of 1,000, public": {"start": "public:2500"} | PUBLIC | {"cohort": 5900 / 6},
 }
 PUBLIC_ONLY = "public examples alone"
 
@@ -44,7 +46,7 @@ def private(row: dict[str, Any], seed: int, validation: int, device: str) -> dic
     task = hush.load_task(
         "fashion-mnist",
         "fed-smp-cnn",
-        clients=6000,
+        clients=row.get("clients", 6000),
         validation=validation,
         public=row.get("public", 0),
         start=row["start"],

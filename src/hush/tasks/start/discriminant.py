@@ -40,7 +40,9 @@ def directions(spread: Spread, count: int, ridge: float) -> Tensor:
     eye = torch.eye(len(within), dtype=torch.float64, device=within.device)
     lower = torch.linalg.cholesky(within + ridge * within.diagonal().mean() * eye)
     between = torch.linalg.solve_triangular(lower, spread.kinds.T.double(), upper=False)
-    left, _, _ = torch.linalg.svd(between, full_matrices=False)
+    values, right = torch.linalg.eigh(between.T @ between)  # of as many kinds as there are, which is quicker than between's own
+    kept = values > 1e-9 * values.max()
+    left = (between @ right[:, kept] / values[kept].sqrt()).flip(1)
     if left.shape[1] < count:  # fewer kinds than directions: others, in any order, that are as good as none
         left = torch.linalg.qr(torch.cat([left, eye], dim=1)).Q
     found: Tensor = torch.linalg.solve_triangular(lower.T, left[:, :count], upper=True)

@@ -9,6 +9,7 @@ images. The last layer starts at zero.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -67,17 +68,17 @@ def start_from(how: str, model: nn.Module, shape: tuple[int, ...], public: Examp
     network, wide, head = _last_two(model)
     if steps:
         pretrained(model, network, shape, steps, in_bytes)
-    drawn = _drawn_images(shape, in_bytes)
-    spread = Spread.of(*_features(model, wide, *drawn))
+    drawn = _drawn_images(shape, in_bytes, _KINDS, _IMAGES)
+    seen, kinds = _features(model, wide, *drawn)
+    spread = Spread.of(seen, kinds)
     if how == "public":
         if public is None or not len(public.x):
             raise UsageError("--start public learns from public examples and the task has none: give it some (--public 1000).")
         if public.y.dim() != 1 or public.y.is_floating_point():
             raise UsageError("--start public needs labels: these public examples have none.")
         spread = spread.mixed(Spread.of(*_features(model, wide, *_copies(public))))
-    seen = _features(model, wide, *drawn)[0] - spread.mean
     found = directions(spread, wide.out_features, _RIDGE).to(seen.dtype)
-    projected = seen @ found
+    projected = (seen - spread.mean) @ found
     scale = float(projected.norm(dim=1).mean())
     raised = _RAISED * float(projected.std()) / scale
     with torch.no_grad():
@@ -111,9 +112,10 @@ def _last_two(model: nn.Module) -> tuple[nn.Sequential, nn.Linear, nn.Linear]:
     return network, wide, head
 
 
-def _drawn_images(shape: tuple[int, ...], in_bytes: bool) -> tuple[Tensor, Tensor]:
-    world, draws = Silhouettes(_KINDS, seed=5), Draws(99)
-    images, kinds = zip(*(world.draw(_BATCH, shape, draws) for _ in range(_IMAGES // _BATCH)), strict=True)
+@lru_cache(maxsize=1)
+def _drawn_images(shape: tuple[int, ...], in_bytes: bool, kinds_in_all: int, count: int) -> tuple[Tensor, Tensor]:
+    world, draws = Silhouettes(kinds_in_all, seed=5), Draws(99)
+    images, kinds = zip(*(world.draw(_BATCH, shape, draws) for _ in range(count // _BATCH)), strict=True)
     x = torch.cat(images)
     return (x * 255).round().to(torch.uint8) if in_bytes else x, torch.cat(kinds)
 
