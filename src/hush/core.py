@@ -184,10 +184,11 @@ class Transform:
 def bound_after(part: Transform, incoming: Bound) -> Bound:
     """The bound that holds after `part`. One that changes updates and does not itself say what that does to their norm has none.
 
-    A class inherits no promise about an `encode` that it overrides.
+    A class inherits no promise about an `encode`, `cover` or `unpack` that it overrides.
     """
     kinds = type(part).__mro__
-    encodes = next(i for i, kind in enumerate(kinds) if "encode" in vars(kind))
+    changes = ("encode", "cover", "unpack")
+    encodes = next(i for i, kind in enumerate(kinds) if any(name in vars(kind) for name in changes))
     states = next(i for i, kind in enumerate(kinds) if "bound" in vars(kind))
     if encodes < states:
         return Bound(reason=f"{type(part).__name__} changes the updates and states no bound")

@@ -184,3 +184,34 @@ def test_all_of_them_learn(name: str) -> None:
     result = hush.simulate(methods.build(name, **settings), task, rounds=40, cohort=60, secret=SECRET)
     start = hush.simulate(methods.build(name, **settings), task, rounds=1, cohort=60, secret=SECRET)
     assert result.test_accuracy > max(0.6, start.test_accuracy)
+
+
+@pytest.mark.parametrize("name", ["cover", "unpack"])
+def test_a_part_that_changes_messages_elsewhere_states_a_bound_or_has_none(name: str) -> None:
+    """Clients' own noise and the server's unpacking change rows, too: neither inherits the promise of `encode`."""
+
+    class Boost(hush.Transform):
+        pass
+
+    setattr(Boost, name, lambda self, x, *_: 100 * x)
+    method = methods.fedavg()
+    with pytest.raises(UsageError, match="states no bound"):
+        method.with_pipeline(Clip(1.0), Boost(), hush.transforms.Gaussian(1.0))
+    with pytest.raises(NoGuarantee, match="after the noise"):
+        epsilon(method.with_pipeline(Clip(1.0), hush.transforms.Gaussian(1.0), Boost()))
+
+
+def test_secure_noise_on_a_sketch_that_is_clipped_before() -> None:
+    method = methods.dpsfl(clip_in="gradient", noise=1.0, cols=30, k=3)
+    result = hush.simulate(method, make_task(), rounds=1, cohort=3, noise_mode="secure")
+    assert result.epsilon is not None
+    assert result.noise_mode == "secure"
+
+
+@pytest.mark.parametrize("name", ["dpsfl", "dpsfl-ac", "fetchsgd", "dpfl", "adpfl"])
+def test_what_a_search_varies(name: str) -> None:
+    from hush.experiment import Spec
+    from hush.tuning.space import default_space
+
+    space = default_space(Spec(method=name, data="digits"))
+    assert set(space) == {"server_lr"} | ({"clip"} if name != "fetchsgd" else set())

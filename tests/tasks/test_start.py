@@ -182,3 +182,52 @@ def test_by_name(tmp_path: Path) -> None:
     plain = hush.load_task("digits", "mlp")
     assert plain.enrolled.dim > task.enrolled.dim
     assert make_task().caveats == ()
+
+
+class Centre(nn.Module):
+    """Mixes the examples of a batch, hence clients."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0)
+
+
+class Follows(nn.Module):
+    """Remembers earlier examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("m", torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.m.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return x - self.m
+
+
+def test_a_frozen_layer_that_mixes_examples_never_sees_two_clients() -> None:
+    def model(layer: nn.Module) -> nn.Sequential:
+        return nn.Sequential(nn.Linear(6, 6).requires_grad_(False), layer, nn.Linear(6, 3))
+
+    assert frozen.split(model(Centre())) is None
+    settings = {"rounds": 1, "cohort": 3, "secret": SECRET}
+    with pytest.warns(UserWarning, match="one after another"):
+        hush.simulate(methods.dp_fedavg(clip=1.0, noise=1.0), make_task(model=model(Centre())), **settings)
+    with pytest.raises(UsageError, match="changes the buffer"):
+        hush.simulate(methods.dp_fedavg(clip=1.0, noise=1.0), make_task(model=model(Follows())), **settings)
+
+
+def test_models_that_are_no_plain_chain_run_as_before() -> None:
+    class Halves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.dropout(x, 0.5, self.training)
+
+    unused = nn.Sequential(nn.Linear(6, 5).requires_grad_(False), nn.ReLU(), nn.Linear(5, 3))
+    unused.register_parameter("extra", nn.Parameter(torch.zeros(2)))
+    hooked = nn.Sequential(nn.Linear(6, 5).requires_grad_(False), nn.ReLU(), nn.Linear(5, 3))
+    hooked[0].register_forward_hook(lambda *_: None)
+    for model in (
+        unused,
+        hooked,
+        nn.Sequential(nn.Linear(6, 5).requires_grad_(False), Halves(), nn.Linear(5, 3)),
+        nn.Sequential(nn.Linear(6, 5).requires_grad_(False), nn.Flatten(0), nn.Linear(5, 3)),
+    ):
+        assert frozen.split(model) is None

@@ -14,7 +14,7 @@ from hush.errors import UsageError
 from hush.local.sgd import Sgd
 from hush.secret import Secret
 from hush.server import Average, Momentum
-from hush.sketch import largest_norm, sketch, unsketch
+from hush.sketch import Hashes, hashes_of, largest_norm, sketch, unsketch
 from hush.transforms import AdaptiveClip, Clip, CountSketch, Gaussian
 
 SECRET = Secret(bytes(32))
@@ -144,3 +144,30 @@ def test_a_clip_before_it_is_paid_for_by_the_proved_norm() -> None:
 def test_mistakes(settings: dict[str, float], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         CountSketch(**settings)  # type: ignore[arg-type]
+
+
+def test_the_proved_norm_holds_in_floats() -> None:
+    """Tens of thousands of coordinates in each counter, along their signs: adding them up in float32 errs by more than 2^-20."""
+    part = CountSketch(rows=1, cols=2, k=1).sized(200_000)
+    assert isinstance(part, CountSketch)
+    h = part.hashes(Round(0, 0, 1.0), 200_000, torch.device("cpu"))
+    x = h.sign[0].float()[None] / math.sqrt(200_000)
+    sent = sketch(x, h).double().norm()
+    assert part.norm is not None
+    assert float(sent) <= part.norm * float(x.double().norm())
+    assert part.norm < 1.05 * float(sent)
+
+
+def test_a_sketch_with_hashes_of_its_own_is_bounded_by_them() -> None:
+    class Narrow(CountSketch):
+        def hashes(self, rnd: Round, dim: int, device: torch.device) -> Hashes:
+            return hashes_of(1, self.rows, 4, dim, device)
+
+    part = Narrow(rows=2, cols=300, k=2).sized(DIM)
+    assert isinstance(part, CountSketch)
+    assert part.norm == largest_norm(hashes_of(1, 2, 4, DIM, torch.device("cpu")))
+
+
+def test_a_clip_after_what_is_not_proved_counts_alone() -> None:
+    assert Clip(10.0).bound(Bound(0.5, unproved="a paper says so")) == Bound(10.0)
+    assert Clip(10.0).bound(Bound(0.5)) == Bound(0.5)

@@ -18,7 +18,7 @@ from hush.audit.statistics import EPS, against_profile, one_run_epsilon
 from hush.audit.structural import structural_checks
 from hush.audit.training import CANARIES, guess, watch_training
 from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation, SecretParticipation
-from hush.core import Method
+from hush.core import Bound, Method
 from hush.engines.judge import clip_of
 from hush.errors import NoGuarantee, UsageError
 from hush.privacy.accountant import account, profile
@@ -83,6 +83,11 @@ def _audit(
     scenes: tuple[Scene, ...],
     tell: Callable[[str], None],
 ) -> Audit:
+    if method.pipeline.bound(Bound()).pending:
+        raise NoGuarantee(
+            f"The bound of {method.name} is that of one model's sketches, and an audit's stage is another model.",
+            "Audit clip_in=sketch: the same code in another order.",
+        )
     plan = plan_of(method, cohort_like(kind, 100, 1.0, 1), 100, 1)  # refuses what claims nothing
     clients = _stage_size(method)
     tell("structural checks")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hush.core import Method, Public, Round, State
+from hush.errors import NoGuarantee
 from hush.secret import Secret
 from hush.sketch import Hashes
 from hush.sketch.tables import transposed, turn_back
@@ -53,6 +54,9 @@ def apart(hashes: Hashes) -> Tensor:
 def opened(method: Method) -> Method:
     """The method with sketches that can be read."""
     parts = method.pipeline.parts
-    if not any(type(part) is CountSketch for part in parts):
+    if not any(isinstance(part, CountSketch) for part in parts):
         return method
-    return method.with_pipeline(*(OpenSketch.of(part) if type(part) is CountSketch else part for part in parts))
+    for part in parts:
+        if isinstance(part, CountSketch) and type(part) not in (CountSketch, OpenSketch):
+            raise NoGuarantee(f"{type(part).__name__} is not the sketch that an audit can read back.", "Use CountSketch itself.")
+    return method.with_pipeline(*(OpenSketch.of(part) if isinstance(part, CountSketch) else part for part in parts))

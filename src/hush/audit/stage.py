@@ -61,7 +61,7 @@ def published(method: Method, dim: int, rnd: Round, public: Public) -> tuple[Ten
     state, nobody = method.pipeline.init(dim), Secret(bytes(32))
     for i, part in reversed(list(enumerate(parts))):
         if isinstance(part, OpenSketch):
-            total = part.readable(int(state[f"{i}.dim"]), rnd)
+            total = part.readable(int(state[f"{i}.dim"]), rnd) * total[0]  # what follows it scales all counters alike
         elif isinstance(part, Rotate):  # ones would be turned into one spike; noise and single entries are not changed in size
             total = total[: int(state[f"{i}.dim"])]
         elif not isinstance(part, Noise):

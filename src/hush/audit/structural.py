@@ -22,11 +22,11 @@ from hush.audit.open_sketch import OpenSketch
 from hush.audit.stage import Stage, published
 from hush.audit.statistics import scale_alarm
 from hush.cohort import Bounded, Cohort, FixedSize
-from hush.core import Chain, Method
+from hush.core import Chain, Method, Round
 from hush.privacy.plan import find_noise
 from hush.random import keys_of
 from hush.secret import Secret
-from hush.transforms import Noise, Rotate
+from hush.transforms import CountSketch, Noise, Rotate
 from hush.transforms.clip import l2
 
 _SIX = 6.0
@@ -52,6 +52,7 @@ def structural_checks(method: Method, cohort_of: Callable[[int, float], Cohort],
     loud, stray_loud = _play(stage, torch.ones(clients, dtype=torch.bool), 8)
     return [
         *_noise_checks(quiet / std, zeros=1 / (std * math.sqrt(2 * math.pi)) if method.uplink(8).integer else 0.0),
+        *_counter_checks(method, std),
         _same_noise_for_a_full_cohort(loud[:, :clients] / std, stage, std),
         _nothing_elsewhere(max(stray, stray_loud)),
         *_bound_checks(method, stage),
@@ -93,6 +94,20 @@ def _noise_checks(z: Tensor, zeros: float) -> Iterator[Check]:
     yield Check("noise fresh in each round", float(overlap) < limit, told)
     beside = float((z[:, 1:] * z[:, :-1]).sum() / math.sqrt(z[:, 1:].numel()))
     yield Check("noise fresh in each entry", abs(beside) < _SIX, f"neighbours correlate by {beside:+.1f} standard deviations")
+
+
+def _counter_checks(method: Method, std: float) -> Iterator[Check]:
+    """Of a sketch: every counter of the table, which coordinates are read from in sums of several."""
+    if not any(isinstance(part, CountSketch) for part in method.pipeline.parts):
+        return
+    noise, secret = find_noise(method)[0], Secret.fresh()
+    kind = torch.int64 if method.uplink(8).integer else torch.float64
+    rows = []
+    for index in range(_ROUNDS):
+        silence = torch.zeros(_VALUES // _ROUNDS, dtype=kind)
+        rows.append(noise.decode(silence, {}, Round(index, 0, 1.0), None, secret)[0].double())
+    for check in _noise_checks(torch.stack(rows) / std, 1 / (std * math.sqrt(2 * math.pi)) if kind is torch.int64 else 0.0):
+        yield check._replace(name=f"{check.name}, in the table")
 
 
 def _same_noise_for_a_full_cohort(z: Tensor, stage: Stage, std: float) -> Check:

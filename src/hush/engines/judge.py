@@ -18,7 +18,7 @@ from hush.local.per_example import L2Clip
 from hush.privacy.accountant import spent
 from hush.privacy.ledger import RunAccount
 from hush.privacy.settle import as_charged, certify, claim_without_proof
-from hush.transforms import AdaptiveClip, Clip
+from hush.transforms import AdaptiveClip, Clip, HistoryClip
 from hush.version import __version__
 
 
@@ -156,7 +156,7 @@ def conclude(
 def clip_of(method: Method, state: State) -> float | None:
     """The clip that the next round would use."""
     for i, part in enumerate(method.pipeline.parts):
-        if isinstance(part, AdaptiveClip):
+        if isinstance(part, AdaptiveClip | HistoryClip):
             return float(within(str(i), within("pipeline", state))["clip"])
         if isinstance(part, Clip):
             return part.norm

@@ -196,8 +196,10 @@ def set_up(
     task.refuse_impossible_values()
     learner = task.learner(place, dtype)
     held = {part: task.placed(part, place, dtype) for part in ("public", "validation", "test")}
+    learner.probe(train.x, train.y)  # the whole of it, before any layer of it sees two clients at once
     learner, train, held = past_frozen_layers(learner, train, held)
-    learner.probe(train.x, train.y)
+    if learner.whole is not None:
+        learner.probe(train.x, train.y)
     refuse_broken_metrics(task, learner, held["test"] if held["test"] is not None else held["validation"])
     public = held["public"]
     if method.pipeline.needs_public and public is None:

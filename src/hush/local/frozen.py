@@ -1,6 +1,7 @@
 """Layers that nobody trains see every example once: what they make of it is computed before the first round, and kept.
 
 A client of a federation does the same with its own examples. The function that is trained, and every figure, stay what they were.
+Only layers that are known to treat every example by itself are computed so: one that mixes examples would mix clients.
 """
 
 from __future__ import annotations
@@ -8,7 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-_DRAWS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
+_KNOWN = (
+    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.Identity, nn.Flatten),
+    *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
+    *(nn.LayerNorm, nn.GroupNorm),
+)
+"""Layers whose answer to one example depends on that example alone, and on nothing that is drawn."""
 _MOST = 2**32
 """Bytes of features above which they are computed anew each time."""
 _BATCH = 500
@@ -22,12 +29,21 @@ def split(model: nn.Module) -> tuple[nn.Sequential, nn.Sequential] | None:
     trained = [i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters())]
     first = trained[0] if trained else 0
     body = layers[:first]
+    rest = layers[first:]
     holds = any(True for layer in body for _ in layer.parameters())
-    shared = {id(p) for layer in body for p in layer.parameters()} & {id(p) for layer in layers[first:] for p in layer.parameters()}
-    draws = any(isinstance(inner, _DRAWS) for layer in body for inner in layer.modules())
-    if not holds or shared or draws:
+    shared = {id(p) for layer in body for p in layer.parameters()} & {id(p) for layer in rest for p in layer.parameters()}
+    elsewhere = [p for p in model.parameters() if p.requires_grad and not any(p is q for layer in rest for q in layer.parameters())]
+    if not holds or shared or elsewhere or not all(_is_known(layer) for layer in body):
         return None
-    return nn.Sequential(*body), nn.Sequential(*layers[first:])
+    return nn.Sequential(*body), nn.Sequential(*rest)
+
+
+def _is_known(layer: nn.Module) -> bool:
+    """Itself, not a subclass, without hooks; or one of Hush's own that says so."""
+    plain = not layer._forward_hooks and not layer._forward_pre_hooks
+    own = getattr(type(layer), "sees_one_example", False) is True
+    flat = not isinstance(layer, nn.Flatten) or layer.start_dim == 1
+    return plain and flat and (type(layer) in _KNOWN or own)
 
 
 def _chain(model: nn.Module) -> list[nn.Module] | None:
@@ -47,6 +63,6 @@ def seen_by(body: nn.Sequential, x: Tensor) -> Tensor | None:
     if not len(x):
         return None
     first = body(x[:1])
-    if first.numel() * first.element_size() * len(x) > _MOST:
+    if len(first) != 1 or first.numel() * first.element_size() * len(x) > _MOST:
         return None
     return torch.cat([body(part) for part in torch.split(x, _BATCH)])

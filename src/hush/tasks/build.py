@@ -68,6 +68,8 @@ def load_task(
     dealt = deal(entry.load(data_dir(folder)), split, wanted, held, public, seed, evaluation)
     test, note = fewer(dealt.test, test_examples if test_examples is not None else entry.test_examples, seed)
     name, _ = read_start(start)
+    shown = f" ({len(dealt.public.x):,} of them)" if name == "public" and dealt.public is not None else ""
+    told = (f"start {start}: {STARTS[name]}{shown}",) if name != "random" else ()
     whole = on_pixels(network, entry.mean, entry.std) if entry.mean else network
     whole = start_from(start, whole, entry.shape, dealt.public, in_bytes=bool(entry.mean))
     return Task(
@@ -79,7 +81,7 @@ def load_task(
         loss=entry.loss,
         metrics=entry.metrics,
         name=entry.name,
-        notes=(f"partition: {split}", *dealt.notes, *note, *((f"start {start}: {STARTS[name]}",) if name != "random" else ())),
+        notes=(f"partition: {split}", *dealt.notes, *note, *told),
         caveats=(*dealt.caveats, *((_PUBLIC_START,) if name == "public" else ())),
         of_clients=dealt.of_clients,
         model_name=model or entry.model,

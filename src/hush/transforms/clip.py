@@ -38,7 +38,7 @@ class Clip(Transform):
         return self.norm if after is None else min(self.norm, after)
 
     def bound(self, incoming: Bound) -> Bound:
-        return Bound(min(self.norm, incoming.l2))
+        return Bound(self.norm if incoming.unproved else min(self.norm, incoming.l2))
 
 
 def l2(x: Tensor) -> Tensor:

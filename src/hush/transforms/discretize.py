@@ -40,6 +40,8 @@ class Discretize(Transform):
             raise UsageError(f"bits must lie between 4 and 20, not {self.bits}.")
 
     def after(self, incoming: Bound) -> Transform:
+        if incoming.pending:
+            return replace(self, norm=None)
         if not math.isfinite(incoming.l2):
             raise UsageError(f"Discretize has no scale here: {incoming.reason}. Put Clip(C) directly before it.")
         return replace(self, norm=incoming.l2)

@@ -101,7 +101,7 @@ class CountSketch(Transform):
         """By how much a sketch can exceed its vector, at most; None where hashes change or the model is not known yet."""
         if self.fresh or self.dim is None:
             return None
-        return largest_norm(hashes_of(0, self.rows, self.width(self.dim), self.dim, torch.device("cpu")))
+        return largest_norm(self.hashes(Round(0, 0, 1.0), self.dim, torch.device("cpu")))
 
     def bound(self, incoming: Bound) -> Bound:
         if not math.isfinite(incoming.l2):

@@ -102,17 +102,22 @@ def usual(spec: Spec) -> dict[str, Any]:
     known = methods.settings_of(spec.method)
     given = {**(entry.record_settings if protects_records(spec.method) else entry.settings), **parts, **spec.set}
     base = {"lr": 0.1, "clip": 1.0, "ratio": 0.1, "server": "fed-spa" if spec.method.startswith("fed-spa") else "average"}
+    if methods.usual(spec.method).gradients:  # one step of length 1; what the server does with it is what counts
+        given, base = {**parts, **spec.set}, {"lr": 1.0, "clip": 1.5, "server": "momentum"}
     values = {key: as_value(value) for key, value in (base | given).items() if key in known}
-    return {"server_lr": 1.0 if values["server"] in ("average", "momentum") else 0.01} | values
+    return {"server_lr": 1.0 if values.get("server", "average") in ("average", "momentum") else 0.01} | values
 
 
 def default_space(spec: Spec) -> Space:
     """What is worth searching for a method: a factor of ten each way around the data set's defaults, unless the user fixed it."""
     values = usual(spec)
     around = {"lr": values["lr"], "clip": values.get("clip"), "blur": values.get("blur")}
+    if methods.usual(spec.method).gradients:
+        around.pop("lr")  # it only scales what is clipped
     space: Space = {key: Range(value / 10, value * 10, log=True) for key, value in around.items() if value}
-    plain = values["server"] in ("average", "momentum")
-    space["server_lr"] = Range(0.1, 3.0, log=True) if plain else Range(values["server_lr"] / 10, values["server_lr"] * 10, log=True)
+    plain = values.get("server", "average") in ("average", "momentum")
+    near, least = values["server_lr"], 0.03 if values.get("server") == "momentum" else 0.1
+    space["server_lr"] = Range(least, 3.0, log=True) if plain else Range(near / 10, near * 10, log=True)
     if "ratio" in methods.taken(spec.method, values) and values.get("mask") != "none":
         space["ratio"] = Range(*_RATIO, log=True)
     if values.get("sparsity"):

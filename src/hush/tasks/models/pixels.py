@@ -14,6 +14,8 @@ class Pixels(nn.Module):
     The floats are of the module's own precision, so `.to(torch.float64)` acts on the images too.
     """
 
+    sees_one_example = True
+
     largest: Tensor
     mean: Tensor
     std: Tensor

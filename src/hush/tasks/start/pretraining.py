@@ -76,7 +76,9 @@ def _fresh(model: nn.Module) -> nn.Module:
 
 def _kept_at(model: nn.Module, shape: tuple[int, ...], steps: int) -> Path:
     """A name for everything that the weights depend on."""
-    told = "\n".join((repr(model), repr(shape), str(steps), inspect.getsource(processes), inspect.getsource(sys.modules[__name__])))
+    fixed = repr([buffer.tolist() for buffer in model.buffers()])  # how images are standardised
+    sources = (inspect.getsource(processes), inspect.getsource(sys.modules[__name__]))
+    told = "\n".join((repr(model), fixed, repr(shape), str(steps), *sources))
     name: str = hashlib.sha256(told.encode()).hexdigest()[:24]
     return cache_dir() / "starts" / f"{name}.safetensors"
 
