@@ -185,6 +185,7 @@ def test_the_audit_of_a_run_takes_its_settings(
 ) -> None:
     hush(capsys, "run", "fed-smp-rand-k", *FAST, "--epsilon", "6", "--sampling", "fixed", "--out", str(tmp_path / "r"), "--json")
     noise = json.loads((tmp_path / "r" / "result.json").read_text())["noise_multiplier"]
+    from hush.audit.findings import Scene
     from hush.transforms import Gaussian
 
     right = Gaussian.decode
@@ -194,6 +195,7 @@ def test_the_audit_of_a_run_takes_its_settings(
         return total + (noised - total) / 2, state
 
     monkeypatch.setattr(Gaussian, "decode", quiet)
+    monkeypatch.setattr("hush.audit.audit.SCENES", (Scene(1, 1.0, 2000),))
     code, out, _ = hush(capsys, "audit", str(tmp_path / "r"), "--no-training", "--json")
     report = json.loads(out)
     assert code == 2
