@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import sqlite3
@@ -195,7 +196,8 @@ def test_the_audit_of_a_run_takes_its_settings(
         return total + (noised - total) / 2, state
 
     monkeypatch.setattr(Gaussian, "decode", quiet)
-    monkeypatch.setattr("hush.audit.audit.SCENES", (Scene(1, 1.0, 2000),))
+    # the package's name `audit` is the function, so the module is asked for by its path
+    monkeypatch.setattr(importlib.import_module("hush.audit.audit"), "SCENES", (Scene(1, 1.0, 2000),))
     code, out, _ = hush(capsys, "audit", str(tmp_path / "r"), "--no-training", "--json")
     report = json.loads(out)
     assert code == 2
