@@ -1,0 +1,83 @@
+"""Whole numbers modulo 2^bits in exactly so many bits each: the upper planes of all entries after the lower ones.
+
+24 bits are all entries' low 16 bits, then all their high 8: packing is a cast and not a shuffle. What is left below 8 bits goes in
+planes of single bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.unsignedinteger]
+LARGEST_BITS = 64
+
+
+def kind_of(bits: int) -> np.dtype[np.unsignedinteger]:
+    """The smallest unsigned integers that hold `bits`: they wrap around at a multiple of 2^bits by themselves."""
+    return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if 8 * size >= bits)}")
+
+
+def reduced(vector: npt.NDArray[np.integer], bits: int) -> Vector:
+    """Any whole numbers as their representatives from 0 to 2^bits - 1, in an array of their own."""
+    kind = kind_of(bits)
+    own = vector.astype(kind)  # modulo 2^(8 size): a cast of integers drops the upper bits
+    if bits < 8 * kind.itemsize:
+        np.bitwise_and(own, kind.type(2**bits - 1), out=own)
+    return own
+
+
+def packed_bytes(entries: int, bits: int) -> int:
+    """The length of `pack`'s answer."""
+    return sum(-(-entries * width // 8) for width, _ in _planes(bits))
+
+
+def pack(vector: Vector, bits: int) -> bytes:
+    """The lowest `bits` bits of each entry."""
+    return b"".join(_plane(vector, width, shift).tobytes() for width, shift in _planes(bits))
+
+
+def _plane(vector: Vector, width: int, shift: int) -> npt.NDArray[np.unsignedinteger]:
+    high = vector >> vector.dtype.type(shift) if shift else vector
+    if width >= 8:
+        return high.astype(f"<u{width // 8}")
+    return np.packbits((high & vector.dtype.type(1)).astype(np.uint8), bitorder="little")
+
+
+def unpack(data: bytes | memoryview, entries: int, bits: int) -> Vector:
+    """The inverse of `pack`."""
+    vector = np.zeros(entries, dtype=kind_of(bits))
+    add_packed(vector, data, bits)
+    return vector
+
+
+def add_packed(total: Vector, data: bytes | memoryview, bits: int) -> None:
+    """Adds packed entries to `total` in place, without unpacking them first."""
+    if len(data) != packed_bytes(len(total), bits):
+        raise ValueError(f"{len(total):,} entries of {bits} bits take {packed_bytes(len(total), bits):,} bytes, not {len(data):,}")
+    place = 0
+    for width, shift in _planes(bits):
+        size = -(-len(total) * width // 8)
+        raw = np.frombuffer(data, dtype=np.uint8, count=size, offset=place)
+        if width >= 8:
+            plane: Vector = raw.view(f"<u{width // 8}")
+        else:
+            plane = np.unpackbits(raw, count=len(total), bitorder="little")
+        wide = plane.astype(total.dtype) << total.dtype.type(shift) if shift else plane
+        np.add(total, wide, out=total, casting="same_kind")
+        place += size
+
+
+def _planes(bits: int) -> Iterator[tuple[int, int]]:
+    """(width, lowest bit) of each plane."""
+    if not 1 <= bits <= LARGEST_BITS:
+        raise ValueError(f"entries have from 1 to {LARGEST_BITS} bits, not {bits}")
+    shift = 0
+    for width in (64, 32, 16, 8):
+        if bits - shift >= width:
+            yield width, shift
+            shift += width
+    for bit in range(shift, bits):
+        yield 1, bit

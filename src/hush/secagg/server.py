@@ -1,0 +1,364 @@
+"""The server's half of a secure sum: it carries letters it cannot read, adds masked vectors up, and learns their sum.
+
+    server = Server(identity, roster, terms)
+    server.take_keys(number, message)                 # from everybody, for rounds ahead
+    round = server.open(0, cohort)
+    letters = round.start()
+    while letters:                                    # to each number its letter; what comes back:
+        round.receive(number, answer)
+        letters = round.advance()                     # whoever has not answered by now has vanished
+    round.total, round.included
+
+It holds no time-outs and no sockets: whoever drives it decides how long to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import numpy as np
+
+from hush.errors import UsageError
+from hush.secagg import shamir
+from hush.secagg.errors import Aborted, BadMessage
+from hush.secagg.graph import neighbours_of
+from hush.secagg.identity import SIGNATURE_BYTES, Identity, Roster, is_signed
+from hush.secagg.keys import belongs_to, commitment, is_usable, pair_seed, self_seed
+from hush.secagg.messages import (
+    DIGEST_BYTES,
+    SEALED_BYTES,
+    SERVER,
+    SIGNED_KEY_BYTES,
+    Kind,
+    SignedKey,
+    bitmap,
+    graph_seed,
+    open_message,
+    seal,
+    vote_statement,
+)
+from hush.secagg.packing import Vector, add_packed, kind_of, reduced
+from hush.secagg.terms import Session, Terms
+from hush.secagg.unmask import take_masks
+
+
+class Stage(StrEnum):
+    """What the server waits for."""
+
+    SHARES = "shares"
+    VECTORS = "masked vectors"
+    VOTES = "signatures of the survivors"
+    OPENING = "the opening"
+    DONE = "nothing more"
+    ABORTED = "nothing more: aborted"
+
+
+_EXPECTED = {
+    Stage.SHARES: Kind.SHARES,
+    Stage.VECTORS: Kind.MASKED,
+    Stage.VOTES: Kind.VOTE,
+    Stage.OPENING: Kind.REVEAL,
+}
+
+
+class Server:
+    """Keys of rounds to come, and the rounds themselves."""
+
+    def __init__(self, identity: Identity, roster: Roster, terms: Terms, workers: int | None = None) -> None:
+        if identity.public != roster.server:
+            raise UsageError("This identity is not the one that the roster names as the server's.")
+        self.roster, self.terms = roster, terms
+        self._identity, self._workers = identity, workers
+        self._keys: dict[int, dict[int, SignedKey]] = {}
+        self._next = 0
+
+    def take_keys(self, sender: int, message: bytes) -> tuple[int, ...]:
+        """Keep a client's keys for rounds ahead; which rounds."""
+        if not 0 <= sender < len(self.roster.clients):
+            raise BadMessage(sender, "nobody was enrolled under this number")
+        about = self.roster.digest + self.terms.digest
+        body = open_message(message, self.roster, sender, Kind.KEYS, 0, about)
+        size = 8 + SIGNED_KEY_BYTES
+        if len(body) % size:
+            raise BadMessage(sender, "it holds no whole number of keys")
+        read: dict[int, SignedKey] = {}
+        for place in range(0, len(body), size):
+            round = int.from_bytes(body[place : place + 8], "big")
+            key = SignedKey.from_bytes(bytes(body[place + 8 : place + size]))
+            if round < self._next or round in read or sender in self._keys.get(round, {}):
+                raise BadMessage(sender, f"round {round} is over, or has a key of this client already")
+            if not key.holds(self.roster, about, sender, round):
+                raise BadMessage(sender, f"its key for round {round} is not signed")
+            if not (is_usable(key.cipher) and is_usable(key.mask)):
+                raise BadMessage(sender, f"its key for round {round} would hide nothing")
+            read[round] = key
+        for round, key in read.items():
+            self._keys.setdefault(round, {})[sender] = key
+        return tuple(read)
+
+    def ready(self, round: int) -> set[int]:
+        """The clients whose keys for this round are here."""
+        return set(self._keys.get(round, {}))
+
+    def open(self, round: int, cohort: Iterable[int]) -> ServerRound:
+        """A round over those of `cohort` whose keys are here."""
+        if round < self._next:
+            raise UsageError(f"Round {round} is over: rounds only go forward.")
+        keys = self._keys.get(round, {})
+        members = tuple(sorted(number for number in set(cohort) if number in keys))
+        if len(members) < self.terms.smallest:
+            raise Aborted(f"{len(members)} clients have keys for round {round}, and {self.terms.smallest} are needed.")
+        session = Session(self.terms, self.roster, round, members)
+        self._next = round + 1
+        self._keys = {later: own for later, own in self._keys.items() if later > round}
+        return ServerRound(self._identity, session, {number: keys[number] for number in members}, self._workers)
+
+    def __repr__(self) -> str:
+        return f"Server({self.roster!r}, next round {self._next})"
+
+
+class ServerRound:
+    """One round. A message that is not right is an error that names its sender and changes nothing."""
+
+    def __init__(self, identity: Identity, session: Session, keys: dict[int, SignedKey], workers: int | None = None) -> None:
+        self.session, self._identity, self._keys, self._workers = session, identity, keys, workers
+        digests = [key.digest(number) for number, key in keys.items()]
+        around = neighbours_of(graph_seed(session.digest, digests), len(keys), session.graph.degree)
+        self._digests = b"".join(digests)
+        self._around = {number: tuple(session.cohort[place] for place in around[own]) for own, number in enumerate(session.cohort)}
+        self.stage = Stage.SHARES
+        self.waiting: set[int] = set(session.cohort)
+        """Who has not answered in this stage."""
+        self._sealed: dict[int, dict[int, bytes]] = {}
+        self._commitments: dict[int, bytes] = {}
+        self._held: dict[int, tuple[int, ...]] = {}
+        self._sum: Vector = np.zeros(session.terms.entries, dtype=kind_of(session.terms.bits))
+        self._sealed_by: set[int] = set()
+        self._came: set[int] = set()
+        self._told = b""
+        self._votes: dict[int, bytes] = {}
+        self._shown: dict[int, dict[int, bytes]] = {}
+        self.included: tuple[int, ...] = ()
+        """Whose vectors the sum holds."""
+        self.suspects: tuple[int, ...] = ()
+        """Who showed a share that does not fit the others."""
+        self.bytes_up: dict[int, int] = dict.fromkeys(session.cohort, 0)
+        self.bytes_down: dict[int, int] = dict.fromkeys(session.cohort, 0)
+
+    @property
+    def done(self) -> bool:
+        return self.stage in (Stage.DONE, Stage.ABORTED)
+
+    @property
+    def total(self) -> Vector:
+        """The sum of the included clients' vectors modulo 2^bits."""
+        if self.stage is not Stage.DONE:
+            raise UsageError(f"There is no sum: the server waits for {self.stage}.")
+        return self._sum
+
+    # -- in ------------------------------------------------------------------------------------------------------------------------
+
+    def receive(self, sender: int, message: bytes) -> None:
+        """Take one client's answer of this stage, once."""
+        if sender not in self.session.places:
+            raise BadMessage(sender, "this client is not of the cohort")
+        if self.done:
+            raise BadMessage(sender, "the round is over")
+        if sender not in self.waiting:
+            raise BadMessage(sender, "nothing more is expected of this client in this stage")
+        kind = _EXPECTED[self.stage]
+        body = open_message(message, self.session.roster, sender, kind, self.session.round, self.session.digest)
+        if kind is Kind.SHARES:
+            self._take_shares(sender, body)
+        elif kind is Kind.MASKED:
+            self._take_vector(sender, body)
+        elif kind is Kind.VOTE:
+            self._take_vote(sender, body)
+        else:
+            self._take_opening(sender, body)
+        self.waiting.discard(sender)
+        self.bytes_up[sender] += len(message)
+
+    def _take_shares(self, sender: int, body: memoryview) -> None:
+        receivers = self._around[sender]
+        if len(body) != DIGEST_BYTES + len(receivers) * SEALED_BYTES:
+            raise BadMessage(sender, f"it does not hold two shares for each of {len(receivers)} neighbours")
+        self._commitments[sender] = bytes(body[:DIGEST_BYTES])
+        letters = body[DIGEST_BYTES:]
+        self._sealed[sender] = {j: bytes(letters[i * SEALED_BYTES : (i + 1) * SEALED_BYTES]) for i, j in enumerate(receivers)}
+
+    def _take_vector(self, sender: int, body: memoryview) -> None:
+        terms = self.session.terms
+        if len(body) != terms.message_bytes:
+            raise BadMessage(sender, f"it does not hold {terms.entries:,} entries of {terms.bits} bits")
+        add_packed(self._sum, body, terms.bits)
+        self._came.add(sender)
+
+    def _take_vote(self, sender: int, body: memoryview) -> None:
+        vote = bytes(body)
+        told = vote_statement(self.session.digest, self._told)
+        if len(vote) != SIGNATURE_BYTES or not is_signed(self.session.roster.clients[sender], vote, told):
+            raise BadMessage(sender, "it does not vouch for the survivors")
+        self._votes[sender] = vote
+
+    def _take_opening(self, sender: int, body: memoryview) -> None:
+        about = self._held[sender]
+        if len(body) != len(about) * shamir.SHARE_BYTES:
+            raise BadMessage(sender, f"it does not hold one share of each of {len(about)} neighbours")
+        place = self.session.places[sender] + 1
+        for i, j in enumerate(about):
+            share = bytes(body[i * shamir.SHARE_BYTES : (i + 1) * shamir.SHARE_BYTES])
+            self._shown.setdefault(j, {})[place] = share
+
+    # -- out -----------------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> dict[int, bytes]:
+        """The invitations."""
+        cohort = self.session.cohort
+        members = len(cohort).to_bytes(4, "big") + b"".join(number.to_bytes(4, "big") for number in cohort)
+        common = self.session.terms.digest + members + self._digests
+        about = self.session.roster.digest  # the session is what an invitation tells
+        return {
+            number: self._letter(
+                Kind.INVITATION, number, common + b"".join(self._keys[j].to_bytes() for j in self._around[number]), about
+            )
+            for number in cohort
+        }
+
+    def advance(self) -> dict[int, bytes]:
+        """Close this stage: whoever has not answered has vanished. The next letters, or none where the sum is there."""
+        if self.done:
+            raise UsageError("The round is over.")
+        answered = self._expected() - self.waiting
+        try:
+            if self.stage is Stage.SHARES:
+                return self._deliver(answered)
+            if self.stage is Stage.VECTORS:
+                return self._tell_survivors()
+            if self.stage is Stage.VOTES:
+                return self._tell_votes(answered)
+            self._open(answered)
+        except Aborted:
+            self.stage = Stage.ABORTED
+            raise
+        return {}
+
+    def _expected(self) -> set[int]:
+        """Whom this stage asked."""
+        if self.stage is Stage.SHARES:
+            return set(self.session.cohort)
+        if self.stage is Stage.VECTORS:
+            return set(self._held)
+        return set(self._votes) if self.stage is Stage.OPENING and self._votes else set(self._came)
+
+    def _deliver(self, shared: set[int]) -> dict[int, bytes]:
+        """To each the letters of its neighbours. One with too few of them left is let go: it would refuse."""
+        self._need(len(shared), "sent shares")
+        threshold = self.session.graph.threshold
+        self._held = {
+            number: letters
+            for number in sorted(shared)
+            if len(letters := tuple(j for j in self._around[number] if j in shared)) >= threshold
+        }
+        self._need(len(self._held), "have enough neighbours left")
+        self._next_stage(Stage.VECTORS, self._held)
+        out = {}
+        for number, senders in self._held.items():
+            own = b"".join(j.to_bytes(4, "big") + self._sealed[j][number] for j in senders)
+            out[number] = self._letter(Kind.DELIVERY, number, len(senders).to_bytes(4, "big") + own)
+        self._sealed_by = set(shared)
+        self._sealed = {}
+        return out
+
+    def _tell_survivors(self) -> dict[int, bytes]:
+        self._need(len(self._came), "sent their vectors")
+        self._told = bitmap(self._came, self.session.cohort)
+        self._next_stage(Stage.VOTES if self.session.terms.threat == "malicious" else Stage.OPENING, self._came)
+        return {number: self._letter(Kind.SURVIVORS, number, self._told) for number in sorted(self._came)}
+
+    def _tell_votes(self, voted: set[int]) -> dict[int, bytes]:
+        threshold = self.session.graph.threshold
+        letters = {}
+        for number in sorted(voted):
+            own = [j for j in self._around[number] if j in voted]
+            if len(own) >= threshold:
+                body = len(own).to_bytes(4, "big") + b"".join(j.to_bytes(4, "big") + self._votes[j] for j in own)
+                letters[number] = self._letter(Kind.VOTES, number, body)
+        if not letters:
+            raise Aborted(
+                f"{len(voted)} clients vouch for the survivors: nobody has the {threshold} neighbours among them it needs."
+            )
+        self._next_stage(Stage.OPENING, letters)
+        self._votes = {number: self._votes[number] for number in letters}
+        return letters
+
+    def _need(self, number: int, did: str) -> None:
+        if number < self.session.fewest:
+            raise Aborted(
+                f"{number} of {len(self.session.cohort)} clients {did}, and {self.session.fewest} are the fewest agreed on."
+            )
+
+    def _next_stage(self, stage: Stage, asked: Iterable[int]) -> None:
+        self.stage, self.waiting = stage, set(asked)
+
+    def _letter(self, kind: Kind, number: int, body: bytes, about: bytes | None = None) -> bytes:
+        digest = self.session.digest if about is None else about
+        message = seal(self._identity, kind, SERVER, self.session.round, digest, body)
+        self.bytes_down[number] += len(message)
+        return message
+
+    # -- the opening ---------------------------------------------------------------------------------------------------------------
+
+    def _open(self, answered: set[int]) -> None:
+        """Put together what must go: the own masks of those in the sum, and the pairs of those that are not with those that are."""
+        digest, terms = self.session.digest, self.session.terms
+        vanished = self._sealed_by - self._came
+        suspects: set[int] = set()
+        plus: list[bytes] = []  # masks that are in the sum with this sign, and must leave it
+        minus: list[bytes] = []
+        for number in sorted(self._came):
+            secret = self._put_together(number, suspects, alive=True)
+            plus.append(self_seed(secret, digest, number))
+        for number in sorted(vanished):
+            partners = [j for j in self._around[number] if j in self._came and number in self._held[j]]
+            if not partners:
+                continue
+            secret = self._put_together(number, suspects, alive=False)
+            for j in partners:
+                seed = pair_seed(secret, digest, number, j, self._keys[j].mask)
+                (plus if number > j else minus).append(seed)  # j added what it shares with one after it
+        take_masks(self._sum, plus, minus, self._workers)
+        self._sum = reduced(self._sum, terms.bits)
+        self.included, self.suspects = tuple(sorted(self._came)), tuple(sorted(suspects))
+        self.stage = Stage.DONE
+        self._shown = {}
+
+    def _put_together(self, number: int, suspects: set[int], alive: bool) -> bytes:
+        """A client's secret from its neighbours' shares, checked; a single false one is found, and its sender suspected."""
+        threshold, shown = self.session.graph.threshold, self._shown.get(number, {})
+        if len(shown) < threshold:
+            raise Aborted(f"{len(shown)} neighbours of client {number} opened their shares, and {threshold} are needed.")
+        places = sorted(shown)
+        chosen = places[:threshold]
+        if (secret := self._fits(number, {x: shown[x] for x in chosen}, alive)) is not None:
+            return secret
+        if len(places) > threshold:
+            for x in chosen:
+                others = [*(y for y in chosen if y != x), places[threshold]]
+                if (secret := self._fits(number, {y: shown[y] for y in others}, alive)) is not None:
+                    suspects.add(self.session.cohort[x - 1])
+                    return secret
+        raise Aborted(f"The shares of client {number} do not fit together: a neighbour showed a false one, or it dealt false ones.")
+
+    def _fits(self, number: int, shares: dict[int, bytes], alive: bool) -> bytes | None:
+        try:
+            secret = shamir.combine(shares)
+        except ValueError:
+            return None
+        if alive:
+            return secret if commitment(secret, self.session.digest, number) == self._commitments[number] else None
+        return secret if belongs_to(secret, self._keys[number].mask) else None
+
+    def __repr__(self) -> str:
+        return f"ServerRound(round {self.session.round}, {len(self.session.cohort)} clients, waits for {self.stage})"
