@@ -205,7 +205,8 @@ def figure2(args: argparse.Namespace) -> None:
 
 def norms_by_round(method: hush.Method, task: hush.Task, args: argparse.Namespace) -> dict[int, list[float]]:
     """What thirty clients would send, at some rounds of one private run."""
-    from hush.engines.simulation import clients_of, play_round, set_up, start
+    from hush.engines.simulation import play_round, set_up, start
+    from hush.engines.summing import clients_of
 
     warnings.simplefilter("ignore")
     run = set_up(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hush.errors import DataError, Diverged, HushError, NoGuarantee, UsageError
     from hush.privacy import Budget, Guarantee, Plan, account, calibrate, lower_bound, plan_of, profile, server_plan
     from hush.privacy.ledger import Ledger
+    from hush.privacy.shares import SecureSum
     from hush.privacy.vocabulary import Enrolled
     from hush.tasks.build import load_task
     from hush.tasks.columns import Columns
@@ -31,6 +32,7 @@ _HOMES = {
     "errors": ("DataError", "Diverged", "HushError", "NoGuarantee", "UsageError"),
     "privacy": ("Budget", "Guarantee", "Plan", "account", "calibrate", "lower_bound", "plan_of", "profile", "server_plan"),
     "privacy.ledger": ("Ledger",),
+    "privacy.shares": ("SecureSum",),
     "privacy.vocabulary": ("Enrolled",),
     "tasks.build": ("load_task",),
     "tasks.columns": ("Columns",),
@@ -38,7 +40,7 @@ _HOMES = {
     "tuning.study": ("tune",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_ROOMS = ("audit", "engines", "local", "methods", "privacy", "server", "tasks", "transforms", "tuning")
+_ROOMS = ("audit", "engines", "local", "methods", "privacy", "secagg", "server", "tasks", "transforms", "tuning")
 
 __all__ = [
     "Bound",
@@ -63,6 +65,7 @@ __all__ = [
     "Rotation",
     "Round",
     "SecretParticipation",
+    "SecureSum",
     "Task",
     "Transform",
     "UsageError",

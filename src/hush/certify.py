@@ -16,7 +16,7 @@ from hush.privacy.bounds import Quantised, RecordMean
 from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger, as_released
-from hush.privacy.plan import server_plan, with_secure_noise
+from hush.privacy.plan import server_plan
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
 from hush.privacy.vocabulary import (
     BinomialNoise,
@@ -212,8 +212,8 @@ def _plan(path: Path, certificate: dict[str, Any]) -> Check:
         return Check("plan", None, "the run was started from Python, so its plan is the certificate's own word")
     try:
         experiment = resolve(spec, lenient=True)
-        method = with_secure_noise(experiment.method, experiment.cohort) if spec.noise_mode == "secure" else experiment.method
         clients, told = experiment.clients or certificate["clients"], plan_from_dict(certificate["plan"])
+        method = experiment.as_run(clients)
         enrolled = Enrolled(clients, dim=certificate.get("configuration", {}).get("parameters"))
         if told.unit is Unit.RECORD:  # how many records the clients hold is known from the data alone
             enrolled = Enrolled(clients, told.population, dim=told.parameters)
@@ -221,7 +221,8 @@ def _plan(path: Path, certificate: dict[str, Any]) -> Check:
         budget = experiment.budget
         settled = settle_privacy(method, experiment.cohort, enrolled, experiment.rounds, budget, delta, spec.dropout)
         assert settled.plan is not None
-        charged = as_charged(settled.plan, certificate["rounds"], certificate["rounds_charged"])
+        counted = certificate["rounds"] - (certificate.get("rounds_aborted") or 0)
+        charged = as_charged(settled.plan, counted, certificate["rounds_charged"])
         proof = certify(charged, settled.delta, settled.method)
         assert proof is not None
     except DataError as error:

@@ -16,11 +16,12 @@ from hush import methods
 from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation, SecretParticipation
 from hush.core import Method
 from hush.engines.run import Run
-from hush.engines.simulation import set_up
+from hush.engines.simulation import as_run, set_up
 from hush.errors import DataError, NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.guarantee import Budget
 from hush.privacy.plan import is_private, needs_noise, takes_turns
+from hush.privacy.shares import SecureSum
 from hush.tasks.build import load_task
 from hush.tasks.catalogue import dataset
 from hush.tasks.partition import parse
@@ -29,6 +30,8 @@ from hush.tasks.task import Task
 
 DEFAULT_METHOD = "fed-smp-top-k"
 DEFAULT_EPSILON = 8.0
+SECURE_KEYS = ("bits", "tolerate", "corrupted", "threat")
+"""What says how a sum is made secure."""
 SAMPLINGS = ("poisson", "fixed", "bounded", "secret", "rotation")
 
 
@@ -59,6 +62,11 @@ class Spec(BaseModel):
     device: str = "auto"
     memory: str | None = None
     dropout: float = 0.0
+    secure: bool = False
+    bits: int | None = None
+    tolerate: float | None = None
+    corrupted: float | None = None
+    threat: str | None = None
     noise_mode: str = "fast"
     ledger: str | None = None
     population: str | None = None
@@ -119,6 +127,19 @@ class Experiment:
         entry = dataset(self.spec.data)
         return self.clients or entry.natural or entry.clients
 
+    @property
+    def secure_sum(self) -> SecureSum | None:
+        """How the sum is made secure, where it shall be."""
+        spec = self.spec
+        given = {key: value for key in SECURE_KEYS if (value := getattr(spec, key)) is not None}
+        return SecureSum(**given) if spec.secure else None
+
+    def as_run(self, clients: int | None = None) -> Method:
+        """The method with the kind of noise and of sum that it runs with."""
+        spec = self.spec
+        many = clients or self.population
+        return as_run(self.method, self.cohort, many, spec.noise_mode == "secure", self.secure_sum, spec.dropout)
+
     def task(self, folder: Path | None = None) -> Task:
         spec = self.spec
         return load_task(
@@ -150,6 +171,7 @@ class Experiment:
             memory=spec.memory,
             dropout=spec.dropout,
             noise_mode=spec.noise_mode,
+            secure_sum=self.secure_sum,
             ledger=spec.ledger,
             population=spec.population,
             eval_every=spec.eval_every,
@@ -165,6 +187,8 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
     entry = dataset(spec.data)
     if spec.noise is not None and spec.epsilon is not None:
         raise UsageError("Give --noise or --epsilon, not both: one determines the other.")
+    if not spec.secure and (asked := next((key for key in SECURE_KEYS if getattr(spec, key) is not None), None)):
+        raise UsageError(f"--{asked} goes with --secure.")
     if spec.participations is not None and spec.sampling != "bounded":
         raise UsageError("--participations goes with --sampling bounded.")
     recordwise = protects_records(spec.method)
@@ -184,7 +208,8 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
         raise UsageError(f"clients must be at least 1, not {clients}.")
     most = clients or entry.natural or entry.clients
     size = spec.cohort if spec.cohort is not None else most if usual.everybody else min(few or entry.cohort, most)
-    cohort = make_cohort(spec.sampling or usual_sampling(method), size, spec.participations or 1)
+    sampling = spec.sampling or ("rotation" if spec.secure else usual_sampling(method))
+    cohort = make_cohort(sampling, size, spec.participations or 1)
     cohort.check(most)
     budget = _budget(spec, method, lenient)
     public = (

@@ -42,11 +42,15 @@ class OwnSecrets:
 
     def words(self, label: str, index: int) -> OwnWords:
         """The stream `label` of round `index` of each client."""
-        return OwnWords(tuple(s.stream(f"own {label}", index, 32) for s in self.secrets))
+        return OwnWords(self.keys(label, index))
+
+    def keys(self, label: str, index: int) -> tuple[bytes, ...]:
+        """A key of each client for one purpose in one round."""
+        return tuple(s.stream(f"own {label}", index, 32) for s in self.secrets)
 
     def normals(self, label: str, index: int, entries: int, like: Tensor) -> OwnNormals:
         """Standard normal draws, `entries` at a time for each client, on the device and in the precision of `like`."""
-        return OwnNormals(tuple(s.stream(f"own {label}", index, 32) for s in self.secrets), entries, like)
+        return OwnNormals(self.keys(label, index), entries, like)
 
 
 class OwnWords:

@@ -29,6 +29,15 @@ def hush(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]
     return int(stop.value.code or 0), said.out, said.err
 
 
+def shared_run(*args: str) -> None:
+    """A command that succeeds, for a fixture of a whole module: `capsys` lasts one test only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hush", *args])
+        with pytest.raises(SystemExit) as stop:
+            main()
+    assert not stop.value.code
+
+
 def start(*args: str, cwd: Path) -> subprocess.Popen[str]:
     # a job in the background inherits an ignored SIGINT; a user's terminal does not
     script = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -195,7 +204,9 @@ BAD = {
     "run --nope": "--nope",
     "run --config nowhere.toml": "cannot be read",
     "run --resume nowhere": "no run directory",
-    "run --secure": "leave the flag out",
+    "run --bits 20": "goes with --secure",
+    "run dp-fedavg --secure --sampling poisson": "any size",
+    "run fedavg --secure": "neither clips nor noises",
     "run dp-fedavg --noise -1": "noise must be a positive number",
     "run dp-fedavg --epsilon -1": "epsilon must be a positive number",
     "run --delta 2": "delta must lie between",

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from hush.cohort import Cohort, Rotation
 from hush.core import Method
 from hush.engines.run import Run
-from hush.engines.simulation import clients_of, set_up
+from hush.engines.simulation import set_up
+from hush.engines.summing import clients_of
 from hush.errors import UsageError
 from hush.local.dp_sgd import DpSgd
 from hush.secret import Secret

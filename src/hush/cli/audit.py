@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from hush.experiment import Spec, parse_settings, resolve
 from hush.names import pick
 from hush.privacy.guarantee import at_least
 from hush.privacy.plan import is_private, needs_noise, with_noise, with_secure_noise
+from hush.privacy.shares import as_summed
 
 
 def audit(
@@ -42,7 +44,9 @@ def audit(
         raise NoGuarantee(f"{method.name} adds no noise: it claims nothing that an audit could test.", "Audit a private method.")
     if needs_noise(method):
         method = with_noise(method, spec.noise if spec.noise is not None else getattr(method.local, "shows_at", 1.0))
-    if spec.noise_mode == "secure":
+    if spec.secure:  # what the fewest shares add up to is drawn once: the protocol has tests of its own
+        method = as_summed(replace(experiment, method=method).as_run())
+    elif spec.noise_mode == "secure":
         method = with_secure_noise(method, experiment.cohort)
     rate = experiment.cohort.size / experiment.population
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())

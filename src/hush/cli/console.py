@@ -60,4 +60,6 @@ def figures(record: dict[str, Any]) -> str:
     if record.get("epsilon") is not None:
         words.append(f"eps {at_least(record['epsilon'])}")
     words.append(f"{record['uplink_bytes_per_client'] / 1e6:.3g} MB")
+    if record.get("aborted"):
+        words.append(f"{record['aborted']} rounds broke off")
     return "  ".join(words)

@@ -77,7 +77,18 @@ class RunFlags:
     memory: Annotated[str | None, typer.Option("--memory", help="What a chunk of clients may use, such as 2GiB.")] = None
     set: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: key=value. Repeatable.")] = None
     config: Annotated[Path | None, typer.Option("--config", help="A TOML file with the same keys; flags win over it.")] = None
-    secure: Annotated[bool, typer.Option("--secure", help="Sum securely (not in this version).")] = False
+    secure: Annotated[
+        bool | None, typer.Option("--secure", help="Sum by secure aggregation: noise in shares, the server learns the sum alone.")
+    ] = None
+    bits: Annotated[int | None, typer.Option("--bits", help="With --secure: of each entry [default: 24].")] = None
+    tolerate: Annotated[
+        float | None,
+        typer.Option("--tolerate", help="With --secure: share of a cohort that may vanish [default: what --dropout makes likely]."),
+    ] = None
+    corrupted: Annotated[
+        float | None, typer.Option("--corrupted", help="With --secure: share that may tell the server all it knows [default: 0.1].")
+    ] = None
+    threat: Annotated[str | None, typer.Option("--threat", help="With --secure: a curious (default) or a malicious server.")] = None
     noise_mode: Annotated[
         str | None,
         typer.Option("--noise-mode", help="fast (default, for research) or secure: exact, cryptographic, not repeatable."),
@@ -88,7 +99,7 @@ class RunFlags:
     population: Annotated[
         str | None, typer.Option("--population", help="With --ledger: whose privacy is spent [default: the data set].")
     ] = None
-    dropout: Annotated[float | None, typer.Option("--dropout", help="Share of selected clients that never answers.")] = None
+    dropout: Annotated[float | None, typer.Option("--dropout", help="Share of selected clients that vanishes.")] = None
     eval_every: Annotated[int | None, typer.Option("--eval-every", help="Evaluate every so many rounds.")] = None
     track_test: Annotated[
         bool | None, typer.Option("--track-test", help="Evaluate the test set every round and report the best, as papers do.")
@@ -107,8 +118,6 @@ class RunFlags:
         from hush.methods import settings_of, taken
         from hush.names import pick
 
-        if self.secure:
-            raise UsageError("--secure needs secure aggregation, which this version does not have yet: leave the flag out.")
         if self.seeds < 1:
             raise UsageError(f"seeds must be at least 1, not {self.seeds}.")
         values: dict[str, Any] = read_toml(self.config) if self.config is not None else {}

@@ -21,7 +21,6 @@ from hush.engines.simulation import train
 from hush.errors import DataError, HushError, UsageError
 from hush.experiment import Experiment, Spec, on_the_same_clients, resolve
 from hush.privacy.guarantee import at_least
-from hush.privacy.plan import with_secure_noise
 from hush.report.seeds import over_seeds
 from hush.report.tables import comparison
 
@@ -210,10 +209,9 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
     rows = []
     for e in experiments:
         task = e.task(data_dir)
-        secure = e.spec.noise_mode == "secure"
         rows.append(
             estimate(
-                with_secure_noise(e.method, e.cohort) if secure else e.method,
+                e.as_run(task.train.count),
                 task,
                 cohort=e.cohort,
                 rounds=e.rounds,

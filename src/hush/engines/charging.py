@@ -81,20 +81,24 @@ def account_of(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAc
         ledger.close()
 
 
-def charge(run: Run, account: RunAccount | None, now: Snapshot, total: Tensor) -> int:
-    """Pay for this round's noise before it is drawn; how many have been paid for by now.
+def charge(run: Run, account: RunAccount | None, now: Snapshot, total: Tensor | None) -> int:
+    """Pay for this round's noise before it is drawn, or before a sum that holds it is opened; how many have been paid for by now.
 
     Fast noise repeats, so the same sum in the same round of the same run is the same release, and paid for once; one that differs
     in a single bit is paid for again.
     """
     if account is None:
-        return now.round + 1
-    attempt = run.attempt or run.secret.mark("attempt", now.round, total)
-    if account.has_paid(now.round, attempt):
+        return now.charges + 1
+    round = now.counted
+    attempt = run.attempt
+    if not attempt:
+        assert total is not None
+        attempt = run.secret.mark("attempt", round, total)
+    if account.has_paid(round, attempt):
         return account.charges
-    if run.budget is not None and run.plan is not None and run.delta is not None and account.charges > now.round:
-        again = as_charged(run.plan, now.round + 1, account.charges + 1)  # rounds that were drawn again count, too
+    if run.budget is not None and run.plan is not None and run.delta is not None and account.charges > round:
+        again = as_charged(run.plan, round + 1, account.charges + 1)  # rounds that were drawn again count, too
         if spent(again, run.delta, again.rounds) > run.budget:
             raise BudgetSpent(f"the budget of this run, epsilon {run.budget:g}, would be exceeded")
-    account.charge(now.round, attempt)
+    account.charge(round, attempt)
     return account.charges

@@ -30,7 +30,9 @@ def is_judged(run: Run, round: int) -> bool:
 def judge(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
     """Evaluate the released model on public data and say what was spent so far."""
     record: dict[str, Any] = {"round": now.round}
-    record["uplink_bytes_per_client"] = uplink_bytes(run, now.round)
+    record["uplink_bytes_per_client"] = uplink_bytes(run, now)
+    if run.federation is not None:
+        record["aborted"] = now.aborted
     if not is_judged(run, now.round):
         return now, record
     model = run.method.model(now.params, now.state)
@@ -47,17 +49,20 @@ def judge(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
         record["un_noised"] = views
     record["epsilon"] = None
     if run.plan is not None and run.delta is not None:
-        charged = as_charged(run.plan, now.round, now.charges)
-        record["epsilon"] = spent(charged, run.delta, charged.rounds)
+        charged = as_charged(run.plan, now.counted, now.charges)
+        record["epsilon"] = spent(charged, run.delta, charged.rounds) if charged.phases else 0.0
     judged = record[f"{best_by(run)}_accuracy"] if best_by(run) else None
     if judged is not None and judged >= now.best_accuracy:
         now = replace(now, best=model, best_accuracy=judged)
     return now, record
 
 
-def uplink_bytes(run: Run, rounds: int) -> float:
-    """What a client sends in so many rounds, on average: its expected participations that are not lost, times its message."""
-    times = run.cohort.expected_participations(rounds, run.train.count)
+def uplink_bytes(run: Run, now: Snapshot) -> float:
+    """What a client sent so far, on average: its expected participations that are not lost, times its message; counted, where
+    it is more than a message."""
+    if run.federation is not None:
+        return now.sent / run.train.count
+    times = run.cohort.expected_participations(now.round, run.train.count)
     return (1 - run.dropout) * times * run.method.uplink(run.learner.dim).bytes
 
 
@@ -91,12 +96,14 @@ def conclude(
         best = now.best_accuracy if now.best_accuracy >= 0 else None
     elif run.test is not None and best_by(run) == "validation":
         best = evaluate(run, now.best, "test").accuracy
-    charged = as_charged(run.plan, now.round, now.charges) if run.plan is not None else None
+    charged = as_charged(run.plan, now.counted, now.charges) if run.plan is not None else None
     proof = certify(charged, run.delta, run.method)
     guarantee = proof.guarantee if proof else None
     claim = proof.claim if proof else None
     if run.refused is not None:
         claim = claim_without_proof(run.method, run.cohort, run.enrolled, now.round, run.delta)
+    if now.round and not now.counted:
+        stopped = f"no round was opened: {history[-1].get('broke_off', '')}".rstrip(".")
     if stopped is None and run.rounds < run.rounds_planned:
         stopped = f"budget: round {run.rounds + 1} of {run.rounds_planned} would have exceeded it"
     dim = run.learner.dim
@@ -124,8 +131,8 @@ def conclude(
         noise_multiplier=run.plan.noise_multiplier if run.plan else None,
         clip=clip_of(run.method, now.state),
         claimed_epsilon=claim.epsilon if claim else None,
-        uplink_bytes_per_client=uplink_bytes(run, now.round),
-        downlink_bytes_per_client=run.method.downloads(dim, now.round, times),
+        uplink_bytes_per_client=uplink_bytes(run, now),
+        downlink_bytes_per_client=run.method.downloads(dim, now.round, times) + now.received / run.train.count,
         seconds=now.seconds,
         seconds_per_round=now.seconds / now.round if now.round else None,
         device=_describe(run.learner.device),
@@ -143,6 +150,8 @@ def conclude(
         run_id=run.run_id,
         noise_mode=None if run.plan is None else "secure" if run.plan.secure else "fast",
         rounds_charged=charged.rounds if charged is not None else None,
+        rounds_aborted=now.aborted if run.federation is not None else None,
+        secure_sum=_secure_sum(run),
         population=_population(run, account),
         no_guarantee=run.refused,
         configuration=_configuration(run),
@@ -179,8 +188,30 @@ def _configuration(run: Run) -> dict[str, Any]:
         "parameters": run.enrolled.dim,
         "rounds": run.rounds_planned,
         "dropout": run.dropout,
+        "secure_sum": _secure_sum(run),
         "seed": run.seed,
         "delta": run.delta,
+    }
+
+
+def _secure_sum(run: Run) -> dict[str, Any] | None:
+    """What the protocol was asked to withstand, and the numbers that follow from it."""
+    if run.federation is None:
+        return None
+    terms = run.federation.terms
+    graph = terms.graph(terms.smallest)
+    return {
+        "protocol": "SecAgg+",
+        "threat": terms.threat,
+        "bits": terms.bits,
+        "entries": terms.entries,
+        "cohort": terms.smallest,
+        "tolerated_dropout": terms.dropout,
+        "corrupted": terms.corrupted,
+        "neighbours": graph.degree,
+        "threshold": graph.threshold,
+        "fewest_survivors": terms.fewest(terms.smallest),
+        "honest_min": terms.honest_min,
     }
 
 

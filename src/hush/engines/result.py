@@ -65,6 +65,10 @@ class Result:
     noise_mode: str | None = None
     rounds_charged: int | None = None
     """Rounds that were paid for: more than `rounds` where an interrupted one was drawn again."""
+    rounds_aborted: int | None = None
+    """Rounds that a secure sum broke off before anything was opened, which `rounds` counts and nobody paid for."""
+    secure_sum: dict[str, Any] | None = None
+    """What the secure sum withstands, where there was one."""
     population: dict[str, Any] | None = None
     """What all runs on the same clients spent together, where they share a ledger."""
     no_guarantee: str | None = None
@@ -105,8 +109,22 @@ class Result:
 
     def certificate(self, model_sha256: str | None = None) -> dict[str, Any]:
         """What was proved, in a form to file: the statement and its assumptions, no figure of any client's data."""
-        keys = ("method", "data", "model", "clients", "cohort", "sampling", "rounds", "rounds_charged", "noise_multiplier")
-        facts = {key: getattr(self, key) for key in (*keys, "claimed_epsilon", "population", "run_id", "hush_version")}
+        keys = (
+            "method",
+            "data",
+            "model",
+            "clients",
+            "cohort",
+            "sampling",
+            "rounds",
+            "rounds_charged",
+            "rounds_aborted",
+            "secure_sum",
+        )
+        facts = {
+            key: getattr(self, key)
+            for key in (*keys, "noise_multiplier", "claimed_epsilon", "population", "run_id", "hush_version")
+        }
         facts |= {"caveats": list(self.caveats), "un_noised": list(self.un_noised), "no_guarantee": self.no_guarantee}
         return (
             facts

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hush.cohort import Cohort
 from hush.core import Method, Round, Server, State, scope, within
+from hush.engines.federation import Federation
 from hush.errors import DataError, UsageError
 from hush.local.flat import FlatModel
 from hush.privacy.vocabulary import Enrolled, Plan
@@ -57,6 +58,8 @@ class Run:
     population: str
     budget: float | None
     """The most epsilon that this run may spend, rounds that are drawn again included."""
+    federation: Federation | None = None
+    """Where the sum is secure: everybody who takes part in making it."""
 
     @property
     def attempt(self) -> str:
@@ -80,12 +83,23 @@ class Snapshot:
     train_loss: float | None = None
     seconds: float = 0.0
     charges: int = 0
-    """Rounds that were paid for: more than `round` where a round was drawn again."""
+    """Rounds that were paid for: more than `counted` where a round was drawn again."""
+    aborted: int = 0
+    """Rounds that a secure sum broke off before anything was opened: nothing was paid, and the cohort comes again."""
+    sent: int = 0
+    """Bytes that all clients sent together, where they were counted message by message."""
+    received: int = 0
+    """The same on the way down, without the model."""
+
+    @property
+    def counted(self) -> int:
+        """Rounds that something was released in, or may have been."""
+        return self.round - self.aborted
 
     def to_disk(self, run: Run) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors = {"params": self.params, "best": self.best}
         tensors |= scope("state", self.state) | scope("cohort", self.cohort_state)
-        keys = ("round", "best_accuracy", "train_loss", "seconds", "charges")
+        keys = ("round", "best_accuracy", "train_loss", "seconds", "charges", "aborted", "sent", "received")
         return tensors, {"fingerprint": run.fingerprint, "mark": run.mark} | {k: json.dumps(getattr(self, k)) for k in keys}
 
     @staticmethod

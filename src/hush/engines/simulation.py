@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 import warnings
@@ -15,16 +16,18 @@ import torch
 from torch import Tensor
 
 from hush.cohort import Bounded, Cohort, Poisson, Rotation
-from hush.core import LocalUpdate, Method, Public, Round, Server, Shard, Transform
+from hush.core import LocalUpdate, Method, Server, Transform
 from hush.engines import charging
 from hush.engines.diagnostics import Recorder, client_spread, watched
 from hush.engines.evaluate import refuse_broken_metrics
+from hush.engines.federation import Federation
 from hush.engines.fingerprint import arithmetic, fingerprint
 from hush.engines.judge import conclude, is_judged, judge
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot, pick_device
 from hush.engines.rundir import CHECKPOINT, RunDir
+from hush.engines.summing import Summed, plain_sum, secure_sum
 from hush.errors import Diverged, UsageError
 from hush.local import frozen
 from hush.local.flat import FlatModel
@@ -34,7 +37,9 @@ from hush.privacy.guarantee import Budget
 from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
 from hush.privacy.plan import is_private, takes_turns, with_secure_noise
 from hush.privacy.settle import settle_privacy
+from hush.privacy.shares import SecureSum, with_secure_sum
 from hush.random import derive, keys_of
+from hush.secagg.terms import Terms
 from hush.secret import Secret
 from hush.tasks.task import Clients, Examples, Task, whole
 from hush.version import __version__
@@ -63,6 +68,7 @@ class Settings(TypedDict, total=False):
     noise_mode: str
     ledger: Ledger | Path | str | None
     population: str | None
+    secure_sum: SecureSum | None
 
 
 def simulate(
@@ -85,7 +91,9 @@ def simulate(
         delta: for a method run without a budget (default clients^-1.1).
         seed: starting point of everything public: batch orders, dropout, masks. Not of noise and cohorts.
         memory: what a chunk of clients may use, such as "2GiB"; `chunk` sets the number of clients outright.
-        dropout: the share of selected clients that never answers.
+        dropout: the share of selected clients that vanishes: that never answers, or under a secure sum at any moment of a round.
+        secure_sum: sum by secure aggregation, `hush.SecureSum()`: updates become whole numbers, every client adds its share of the
+            noise, and the server learns the sum alone. Cohorts have a known size: a rotation, a fixed one, or secret participation.
         track_test: evaluate the test set every round, and report the best over rounds, as papers do. Otherwise the test set
             is read once at the end, and the best round is the one that validation picks.
         diagnostics: write un-noised error terms, for simulation alone, to `diagnostics.jsonl`.
@@ -178,6 +186,7 @@ def set_up(
     noise_mode: str = "fast",
     ledger: Ledger | Path | str | None = None,
     population: str | None = None,
+    secure_sum: SecureSum | None = None,
 ) -> Run:
     """Place data and model on the device, settle the privacy, and choose the chunk."""
     if rounds < 1 or rounds != int(rounds):
@@ -189,10 +198,9 @@ def set_up(
     _refuse_wrong_kinds(method, task, privacy)
     place = pick_device(device)
     train = task.placed_train(place, dtype)
-    cohort = as_cohort(cohort, train.count, method)
+    cohort = as_cohort(cohort, train.count, method, turns=secure_sum is not None)
     pick(dict.fromkeys(NOISE_MODES), noise_mode, "noise mode")
-    if noise_mode == "secure":
-        method = with_secure_noise(method, cohort)
+    method = as_run(method, cohort, train.count, noise_mode == "secure", secure_sum, dropout)
     task.refuse_impossible_values()
     learner = task.learner(place, dtype)
     held = {part: task.placed(part, place, dtype) for part in ("public", "validation", "test")}
@@ -214,6 +222,7 @@ def set_up(
     if refused is not None:
         method = replace(method, local=_initial_round(method, learner, train, cohort, seed))
     charging.refuse_idle_ledger(method, plan, ledger, population)
+    terms = None if secure_sum is None else _terms(secure_sum, method, cohort, train.count, dropout, learner.dim)
     print_of_run = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, *arithmetic(place))
     own = secret.of_run(print_of_run) if secret is not None else Secret.for_run(print_of_run)
     mark, secure = own.stream("run id", 0, 8).hex(), plan is not None and plan.secure
@@ -255,7 +264,24 @@ def set_up(
         ledger=ledger.path if isinstance(ledger, Ledger) else Path(ledger) if ledger is not None else None,
         population=population or task.name,
         budget=privacy.epsilon if privacy is not None and plan is not None else None,
+        federation=None if terms is None else Federation(train.count, terms),
     )
+
+
+def as_run(
+    method: Method, cohort: Cohort, clients: int, secure_noise: bool, secure_sum: SecureSum | None, dropout: float
+) -> Method:
+    """The method with the kind of noise and of sum that it runs with."""
+    if secure_sum is not None:
+        return with_secure_sum(method, cohort, clients, secure_sum, dropout)
+    return with_secure_noise(method, cohort) if secure_noise else method
+
+
+def _terms(secure: SecureSum, method: Method, cohort: Cohort, clients: int, dropout: float, dim: int) -> Terms:
+    """What the clients of this run agree to sum: the pipeline with its clip, grid and noise is a part of it."""
+    message = method.uplink(dim)
+    context = hashlib.sha256(repr(method.pipeline.parts).encode()).digest()
+    return secure.terms(cohort, clients, dropout, message.entries, message.bits, context)
 
 
 def past_frozen_layers(
@@ -299,11 +325,11 @@ def _refuse_wrong_kinds(method: object, task: object, privacy: object) -> None:
         raise UsageError(f"privacy is a hush.Budget(epsilon=...), not {privacy!r}.")
 
 
-def as_cohort(cohort: Cohort | int | float | None, clients: int, method: Method) -> Cohort:
+def as_cohort(cohort: Cohort | int | float | None, clients: int, method: Method, turns: bool = False) -> Cohort:
     """A number is an expected size under Poisson sampling, or turns of that size; the default is a tenth of the clients."""
     if not isinstance(cohort, Cohort):
         size = float(cohort) if cohort is not None else max(1.0, clients / 10)
-        cohort = Rotation(max(1.0, float(round(size)))) if takes_turns(method) else Poisson(size)
+        cohort = Rotation(max(1.0, float(round(size)))) if turns or takes_turns(method) else Poisson(size)
     cohort.check(clients)
     return cohort
 
@@ -326,20 +352,26 @@ def start(run: Run, folder: RunDir | None, resume: bool) -> tuple[Snapshot, list
 
 
 def play_round(
-    run: Run, now: Snapshot, charge: Callable[[Tensor], int] | None = None
+    run: Run, now: Snapshot, charge: Callable[[Tensor | None], int] | None = None
 ) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
     """One round, and what may be published of it, and what may not. `charge` pays for it between the sum and the noise."""
     rnd = run.round(now.round)
-    ids, cohort_state = run.cohort.draw(now.round, run.train.count, now.cohort_state, run.secret)
-    if run.dropout:
+    ids, cohort_state = run.cohort.draw(now.counted, run.train.count, now.cohort_state, run.secret)
+    if run.dropout and run.federation is None:
         ids = ids[run.secret.coins("dropout", now.round, len(ids)) >= run.dropout]
     recorder = Recorder(rnd.cohort)
     method = watched(run.method, recorder) if run.diagnostics else run.method
     public = method.prepare(now.params, now.state, rnd, run.server)
-    total = _sum(run, method, now.params, ids, rnd, public, recorder)
+    pay = charge if charge is not None else lambda total: now.charges + 1
+    if run.federation is None:
+        total = plain_sum(run, method, now.params, ids, rnd, public, recorder)
+        summed = Summed(total, pay(total))
+    else:
+        summed = secure_sum(run, method, now, ids, rnd, public, recorder, pay)
     _warn_of_nan(recorder)
-    charges = charge(total) if charge is not None else now.charges + 1
-    params, state = method.finish(now.params, total, now.state, rnd, public, run.secret)
+    params, state = now.params, now.state
+    if summed.total is not None:
+        params, state = method.finish(params, summed.total, state, rnd, public, run.secret)
     if not bool(torch.isfinite(params).all()):
         bad = int(sum(int((~torch.isfinite(norms)).sum()) for norms in recorder.update_norms))
         raise Diverged(
@@ -354,60 +386,21 @@ def play_round(
         params=params,
         state=state,
         cohort_state=cohort_state,
-        charges=charges,
-        train_loss=recorder.train_loss if len(ids) else now.train_loss,
+        charges=summed.charges,
+        aborted=now.aborted + summed.broke_off,
+        sent=now.sent + summed.sent,
+        received=now.received + summed.received,
+        train_loss=recorder.train_loss if recorder.losses else now.train_loss,
     )
     now, record = judge(run, now)
+    if summed.why:
+        record["broke_off"] = summed.why
     details: dict[str, Any] = {}
     if run.diagnostics:
         details = {"round": now.round, "un_noised": True} | recorder.summary()
         if is_judged(run, now.round):
             details |= client_spread(run.learner, run.method.model(now.params, now.state), run.train.shard(ids))
     return now, record, details
-
-
-def _sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder) -> Tensor:
-    """The sum over the cohort, in float64 or in integers, chunk by chunk; clients of like size train together."""
-    message = run.method.uplink(run.learner.dim)
-    entries, kind = message.entries, torch.int64 if message.integer else torch.float64
-    total = torch.zeros(message.summed, dtype=kind, device=params.device)
-    ids = ids.to(params.device)
-    ids = ids[run.train.sizes[ids].argsort(descending=True, stable=True)]
-    for number, part in enumerate(torch.split(ids, run.chunk) if len(ids) else ()):
-        data, keys = clients_of(run, part, rnd)
-        encoded, trained = method.contribute(run.learner, params, data, rnd, keys, public)
-        if encoded.shape != (len(part), entries) or len(trained.updates) != len(part):
-            raise UsageError(
-                f"{method.name} returned {tuple(encoded.shape)} values for {len(part)} clients of {entries} entries each: "
-                "a client contributes exactly one row, of the length that wire() counts."
-            )
-        if number == 0 and len(part) > 1 and run.plan is not None:
-            first = None if data.own is None else data.own.pick([0])
-            _refuse_mixed_rows(run.method, encoded[:1], trained.updates[:1], rnd, keys[:1], public, first)
-        recorder.trained(trained.updates, trained.losses)
-        if message.integer and encoded.is_floating_point():
-            raise UsageError(f"The pipeline of {method.name} promises integers and returns {encoded.dtype}.")
-        total += method.pipeline.unpack(encoded, rnd, keys, public).sum(0, dtype=kind)
-    return total
-
-
-def clients_of(run: Run, ids: Tensor, rnd: Round) -> tuple[Shard, Tensor]:
-    """What some clients have in a round: their data and own secrets, and their public keys."""
-    own = OwnSecrets.simulated(run.secret, ids.tolist()) if run.method.draws_its_own else None
-    return run.train.shard(ids)._replace(own=own), keys_of(derive(run.seed, 2, rnd.index), ids)
-
-
-def _refuse_mixed_rows(
-    method: Method, encoded: Tensor, update: Tensor, rnd: Round, keys: Tensor, public: Public, own: OwnSecrets | None
-) -> None:
-    """Sensitivity is per client: encode the first client alone, and see that its neighbours made no difference."""
-    alone = method.pipeline.send(update, rnd, keys, public, own)
-    least = 1e-5 if encoded.is_floating_point() else 1.0  # rounding may fall to either side of an integer
-    if not torch.allclose(alone.double(), encoded.double(), rtol=1e-3, atol=least, equal_nan=True):
-        raise UsageError(
-            f"The pipeline of {method.name} lets clients affect each other's rows, so no bound holds: encode row by row, with "
-            "randomness from rnd.seed or keys."
-        )
 
 
 def _warn_of_nan(recorder: Recorder) -> None:

@@ -17,7 +17,7 @@ from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.record_plan import FAST, has_own_noise, record_plan, refuse_unproved
 from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
 from hush.transforms.discretize import Discretize
-from hush.transforms.noise import ExactNoise, Gaussian, MessageGaussian, Noise
+from hush.transforms.noise import ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
 from hush.transforms.quantize import BinomialMechanism
 
 TRUSTED = "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds"
@@ -37,6 +37,18 @@ OWN_NOISE = (
     "that it takes part is no secret"
 )
 SECURE_SUM = "a secure sum shows the server the total alone (in this simulation the sum is plain)"
+DRAWN_SHARES = (
+    "every client draws its own share of the noise and opens no sum that may hold fewer than {among:,} shares of honest clients, "
+    "which carry the noise in full (in this simulation one process plays all clients)"
+)
+SECAGG = (
+    "the server {server} and learns the sum alone (SecAgg+, docs/secagg.md); at most {corrupted:.0%} of a cohort tell it what they "
+    "know; X25519, Ed25519, SHA-256 and AES are as strong as they are taken for"
+)
+_SERVERS = {
+    "curious": "follows the protocol, however curious,",
+    "malicious": "may say different things to different clients, which they notice,",
+}
 
 _PROBE = Wire(1000)
 """Any message: a part that shortens it sends a mask's worth."""
@@ -88,11 +100,13 @@ def plan_of(
             "Every message is covered by its client's own noise, so that secret participation would only have clients send more.",
             "Take turns: --sampling rotation.",
         )
-    survivors = _survivors(clients, dropout) if secret else None
+    real = noise if isinstance(noise, NoiseShares) else None
+    survivors = real.among if real is not None else _survivors(clients, dropout) if secret else None
     if own and sampling.amplifies:  # its messages show who takes part
         sampling = say.Everyone()
     if noise.shares and not secret:  # who takes part is visible: nothing is amplified, every round that a client can join counts
-        survivors = _survivors(_fewest(cohort, clients), dropout)
+        fewest = smallest_cohort(cohort, clients)
+        survivors = real.among if real is not None else _survivors(fewest, dropout)
         sampling = say.Everyone()
     masked = any(part.wire(_PROBE).entries < _PROBE.entries for part in method.pipeline.parts)
     entries = None if enrolled.dim is None else method.uplink(enrolled.dim).summed
@@ -106,10 +120,10 @@ def plan_of(
         honest_min=survivors,
         side_data=say.SideData.PUBLIC if method.pipeline.needs_public else say.SideData.NONE,
     )
-    return replace(plan, assumptions=_assumptions(plan))
+    return replace(plan, assumptions=_assumptions(plan, real))
 
 
-def _fewest(cohort: Cohort, clients: int) -> int:
+def smallest_cohort(cohort: Cohort, clients: int) -> int:
     """The smallest cohort: as many shares of the noise a sum holds at least."""
     if type(cohort) is cohorts.FixedSize:
         return int(cohort.size)
@@ -134,12 +148,16 @@ def server_plan(plan: Plan) -> Plan:
     return replace(seen, assumptions=_assumptions(seen))
 
 
-def _assumptions(plan: Plan) -> tuple[str, ...]:
+def _assumptions(plan: Plan, real: NoiseShares | None = None) -> tuple[str, ...]:
+    """What must be so for the statement to hold. `real`: shares that clients draw, under a sum that is secure."""
     secret = any(isinstance(phase.sampling, say.SecretParticipation) for phase in plan.phases)
     shared = any(release.noise.drawn is Drawn.SHARES for phase in plan.phases for release in phase.releases)
     own = any(release.noise.drawn is Drawn.MESSAGE for phase in plan.phases for release in phase.releases)
-    told = [OWN_COINS, SHARES] if secret else [SHARES] if shared else [OWN_NOISE] if own else [TRUSTED]
-    if shared and plan.view is not View.RELEASED:
+    shares = SHARES if real is None else DRAWN_SHARES.format(among=real.among)
+    told = [OWN_COINS, shares] if secret else [shares] if shared else [OWN_NOISE] if own else [TRUSTED]
+    if real is not None:
+        told.append(SECAGG.format(server=_SERVERS[real.threat], corrupted=real.corrupted))
+    elif shared and plan.view is not View.RELEASED:
         told.append(SECURE_SUM)
     if not secret and any(phase.sampling.amplifies for phase in plan.phases):
         told.append(HIDDEN)
@@ -173,15 +191,16 @@ def _noise(part: Noise, on: say.On, shares: int | None, entries: int | None) -> 
         return say.GaussianNoise(part.std, on, Drawn.MESSAGE)
     if type(part) is Gaussian:
         return say.GaussianNoise(std, on, drawn)
-    if type(part) is ExactNoise and part.kind == "gaussian":
+    kind = part.kind if isinstance(part, ExactNoise) and type(part) in (ExactNoise, NoiseShares) else None
+    if kind == "gaussian":
         if shares is not None:
             raise NoGuarantee(
                 "Rounded Gaussian shares do not add up to a rounded Gaussian.", "Draw shares of Skellam noise: kind='skellam'."
             )
         return say.GaussianNoise(std, on, drawn, secure=True)
-    if type(part) is ExactNoise and part.kind == "discrete-gaussian":
+    if kind == "discrete-gaussian":
         return say.DiscreteGaussianNoise(std, on, drawn, secure=True, entries=entries if shares is not None else None)
-    if type(part) is ExactNoise and part.kind == "skellam":
+    if kind == "skellam":
         return say.SkellamNoise(std, on, drawn, secure=True)
     raise NoGuarantee(f"{type(part).__name__} is not the noise that was proved.", "Use Gaussian itself.")
 
@@ -231,11 +250,11 @@ def find_noise(method: Method, as_written: bool = False) -> tuple[Noise, Bound]:
     assert isinstance(noise, Noise)
     if bound.unproved and not as_written:
         raise NoGuarantee(bound.unproved, getattr(unproved_part(method), "fix", "Put Clip(C) directly before the noise."))
-    if type(noise) not in (Gaussian, MessageGaussian, ExactNoise):
+    if type(noise) not in (Gaussian, MessageGaussian, ExactNoise, NoiseShares):
         raise NoGuarantee(f"{type(noise).__name__} is not the noise that was proved.", "Use Gaussian itself.")
     if not math.isfinite(bound.l2):
         raise NoGuarantee(f"The noise of {method.name} covers no bound: {bound.reason}.", "Put Clip(C) directly before it.")
-    if type(noise) is ExactNoise and not bound.integer:
+    if isinstance(noise, ExactNoise) and not bound.integer:
         raise NoGuarantee("Exact noise is added to something that was not checked in integers.", "Put Discretize() before it.")
     return noise, bound
 

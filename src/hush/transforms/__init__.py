@@ -6,7 +6,7 @@ from hush.transforms.discretize import Discretize
 from hush.transforms.free_mask import FreeMask
 from hush.transforms.history_clip import HistoryClip
 from hush.transforms.modulo import Modulo
-from hush.transforms.noise import ExactNoise, Gaussian, MessageGaussian, Noise
+from hush.transforms.noise import ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
 from hush.transforms.quantize import BinomialMechanism, Quantize
 from hush.transforms.rotate import Rotate
 from hush.transforms.sketch import CountSketch
@@ -25,6 +25,7 @@ __all__ = [
     "MessageGaussian",
     "Modulo",
     "Noise",
+    "NoiseShares",
     "Quantize",
     "RandK",
     "Rotate",

@@ -34,6 +34,10 @@ class Discretize(Transform):
     norm: float | None = None
     modulus: int | None = None
     """Bits of the group that sums and noise must fit into (`Modulo`): `bits` then follows the noise."""
+    rows: int = 0
+    """How many clients' rows must fit into it beside the noise, whatever they are; 0: a rotation has spread them."""
+    louder: float = 1.0
+    """How much stronger than it must be the noise may get, where it comes in shares."""
 
     def __post_init__(self) -> None:
         if not 4 <= self.bits <= 20:
@@ -68,7 +72,7 @@ class Discretize(Transform):
         return rounded
 
     def covered(self, multiplier: float) -> Transform:
-        return self if self.modulus is None else replace(self, bits=grid_bits(self.modulus, multiplier))
+        return self if self.modulus is None else replace(self, bits=grid_bits(self.modulus, multiplier * self.louder, self.rows))
 
     def check(self, entries: int) -> None:
         """Refuse rows of so many entries that no grid of these bits can hold."""

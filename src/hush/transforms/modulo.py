@@ -53,12 +53,12 @@ class Modulo(Transform):
         return incoming
 
 
-def grid_bits(bits: int, multiplier: float | None) -> int:
-    """How fine a grid a modulus has room for: the largest 2^b such that a norm of 2^b under noise of so many norms fits.
+def grid_bits(bits: int, multiplier: float | None, rows: int = 0) -> int:
+    """How fine a grid a modulus has room for: the largest 2^b such that `rows` of norm 2^b under noise of so many norms fit.
 
-    A rotation has spread the clients' rows so thin that their sum hardly counts beside the noise.
+    `rows=0`: a rotation has spread the clients' rows so thin that their sum hardly counts beside the noise.
     """
-    room = math.ceil(math.log2(_TAILS * max(multiplier if multiplier is not None else 1.0, 1.0)))
+    room = math.ceil(math.log2(rows + _TAILS * max(multiplier if multiplier is not None else 1.0, 1.0)))
     if not 5 <= bits - room <= 21:
         raise UsageError(f"bits must lie between {5 + room} and {21 + room} at this noise, not {bits}: it takes {room} of them.")
     return bits - 1 - room

@@ -99,10 +99,51 @@ class ExactNoise(Noise):
         return super().after(incoming)
 
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
-        from hush import exact_noise
-
         if total.is_floating_point():
             raise UsageError("Exact noise is added to integers, and the sum is not of integers.")
-        stream = exact_noise.KeyStream(secret.stream(f"exact {self.kind} {self.std.hex()}", rnd.index, 32))
-        drawn = getattr(exact_noise, EXACT_KINDS[self.kind])(self.std).draw(stream, total.numel())
-        return total + torch.from_numpy(drawn).to(total.device).reshape(total.shape), state
+        key = secret.stream(f"exact {self.kind} {self.std.hex()}", rnd.index, 32)
+        return total + _drawn(self.kind, self.std, key, total.numel()).to(total.device).reshape(total.shape), state
+
+
+@dataclass(frozen=True)
+class NoiseShares(ExactNoise):
+    """Integer noise that every client draws its share of, and nobody the whole: for a secure sum.
+
+    A share has the variance std^2 / among, where `among` is the fewest shares of honest clients that any sum holds which is opened.
+    A sum with more of them has more noise than it must. Shares of Skellam noise add up to Skellam noise, however many there are.
+    """
+
+    kind: str = "skellam"
+    among: int = 1
+    corrupted: float = 0.0
+    """The share of a cohort that may tell the server what it knows, its noise included; `among` counts on none of it."""
+    threat: str = "curious"
+    """What the server may do: `hush.secagg.Terms`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "shares", True)
+        if self.kind == "gaussian":
+            raise UsageError("Rounded Gaussian shares do not add up to a rounded Gaussian: draw shares of Skellam noise.")
+
+    @property
+    def share_std(self) -> float:
+        return self.std / math.sqrt(self.among)
+
+    def cover(self, x: Tensor, rnd: Round, own: OwnSecrets | None) -> Tensor:
+        if own is None:
+            raise UsageError("Shares of noise are each client's own, and these clients have no secrets.")
+        if x.is_floating_point():
+            raise UsageError("Exact noise is added to integers, and these messages are not of integers.")
+        label = f"exact {self.kind} {self.share_std.hex()}"
+        rows = [_drawn(self.kind, self.share_std, key, x.shape[1]) for key in own.keys(label, rnd.index)]
+        return x + torch.stack(rows).to(x.device) if rows else x
+
+    def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
+        return total, state
+
+
+def _drawn(kind: str, std: float, key: bytes, entries: int) -> Tensor:
+    from hush import exact_noise
+
+    return torch.from_numpy(getattr(exact_noise, EXACT_KINDS[kind])(std).draw(exact_noise.KeyStream(key), entries))

@@ -1,0 +1,106 @@
+"""A federation in one process: real clients and a real server of `hush.secagg`, driven round by round, some of whom vanish.
+
+What crosses between them are the bytes that would cross a network, and they are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hush.secagg import Client, Identity, Refused, Roster, Server, ServerRound, Terms
+
+MOMENTS = 3
+"""When a client may vanish: before it shares its secrets, before it sends its vector, before it opens the sum."""
+
+
+class Federation:
+    """Everybody's identity and state; it lives as long as the process, like the secrets in it."""
+
+    def __init__(self, clients: int, terms: Terms) -> None:
+        server, own = Identity.generate(), [Identity.generate() for _ in range(clients)]
+        roster = Roster.of(server, own)
+        self.terms = terms
+        self.server = Server(server, roster, terms)
+        self.clients = [Client(identity, roster, terms) for identity in own]
+
+    def begin(self, round: int, asked: Sequence[int], lost: dict[int, int]) -> SecureRound:
+        """A round among those who are asked; `lost` says who of them vanishes at which moment."""
+        sent = 0
+        for number in asked:
+            keys = self.clients[number].prepare([round])
+            self.server.take_keys(number, keys)
+            sent += len(keys)
+        return SecureRound(self, self.server.open(round, asked), lost, sent)
+
+
+@dataclass
+class SecureRound:
+    """One round of a federation."""
+
+    federation: Federation
+    server: ServerRound
+    lost: dict[int, int]
+    sent: int
+    """Bytes of everybody's keys."""
+
+    def __post_init__(self) -> None:
+        self._letters: dict[int, bytes] = {}
+
+    def _there(self, number: int, moment: int) -> bool:
+        return self.lost.get(number, MOMENTS) > moment
+
+    def share(self) -> None:
+        """Invitations and shares; deliveries then wait for vectors. It raises `Aborted` where too few are left."""
+        for number, letter in self.server.start().items():
+            if self._there(number, 0):
+                self._answer(number, letter)
+        self._letters = self.server.advance()
+
+    @property
+    def training(self) -> list[int]:
+        """Who is still there to train, and will send a vector."""
+        return [number for number in self._letters if self._there(number, 1)]
+
+    def send(self, numbers: Sequence[int], rows: Tensor) -> None:
+        """Some clients' vectors, masked and added up."""
+        vectors = rows.cpu().numpy()
+        for number, vector in zip(numbers, vectors, strict=True):
+            self._answer(number, self._letters.pop(number), vector)
+
+    def close(self) -> None:
+        """Who has not sent a vector by now has vanished. It raises `Aborted` where too few are left; nothing was opened then."""
+        self._letters = self.server.advance()
+
+    def open(self) -> Tensor:
+        """The sum, as whole numbers around zero. From here on clients show their shares: what this opens is released."""
+        while self._letters:
+            for number, letter in self._letters.items():
+                if self._there(number, 2):
+                    self._answer(number, letter)
+            self._letters = self.server.advance()
+        bits = self.federation.terms.bits
+        total = torch.from_numpy(self.server.total.astype(np.int64))
+        half = 1 << (bits - 1)
+        return (total + half).remainder(2 * half) - half
+
+    def _answer(self, number: int, letter: bytes, vector: np.ndarray | None = None) -> None:
+        try:
+            answer = self.federation.clients[number].answer(letter, vector)
+        except Refused:  # too few of its neighbours are left for its own safety: to the server it has vanished
+            return
+        self.server.receive(number, answer)
+
+    @property
+    def bytes_up(self) -> int:
+        """What all clients sent."""
+        return self.sent + sum(self.server.bytes_up.values())
+
+    @property
+    def bytes_down(self) -> int:
+        """What the protocol sent all of them, the model not counted."""
+        return sum(self.server.bytes_down.values())

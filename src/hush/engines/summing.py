@@ -1,0 +1,132 @@
+"""The sum over a cohort: added up as it is, or by secure aggregation, chunk by chunk; clients of like size train together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hush.cohort import SecretParticipation
+from hush.core import Method, Public, Round, Shard
+from hush.engines.diagnostics import Recorder
+from hush.engines.federation import MOMENTS
+from hush.engines.run import Run, Snapshot
+from hush.errors import UsageError
+from hush.own import OwnSecrets
+from hush.random import derive, keys_of
+from hush.secagg import Aborted
+
+
+class Summed(NamedTuple):
+    """A round's sum, if there is one, and what it cost."""
+
+    total: Tensor | None
+    charges: int
+    """Rounds paid for by now."""
+    broke_off: bool = False
+    """Before anything was opened, or paid for."""
+    why: str = ""
+    sent: int = 0
+    received: int = 0
+
+
+def plain_sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder) -> Tensor:
+    """In float64, or in integers."""
+    message = run.method.uplink(run.learner.dim)
+    kind = torch.int64 if message.integer else torch.float64
+    total = torch.zeros(message.summed, dtype=kind, device=params.device)
+    for _, encoded, keys in _contributions(run, method, params, ids, rnd, public, recorder):
+        total += method.pipeline.unpack(encoded, rnd, keys, public).sum(0, dtype=kind)
+    return total
+
+
+def secure_sum(
+    run: Run,
+    method: Method,
+    now: Snapshot,
+    ids: Tensor,
+    rnd: Round,
+    public: Public,
+    recorder: Recorder,
+    pay: Callable[[Tensor | None], int],
+) -> Summed:
+    """By the protocol itself. The round is paid for when enough vectors are in, before anybody opens anything.
+
+    Under secret participation everybody is asked, and those whose coin says no send their share of the noise alone.
+    """
+    assert run.federation is not None
+    asked = torch.arange(run.train.count) if isinstance(run.cohort, SecretParticipation) else ids
+    coins = run.secret.coins("dropout", rnd.index, len(asked)).tolist()
+    lost = {i: int(MOMENTS * coin / run.dropout) for i, coin in zip(asked.tolist(), coins, strict=True) if coin < run.dropout}
+    secure = run.federation.begin(rnd.index, asked.tolist(), lost)
+    total, charges, paid, why = None, now.charges, False, ""
+    try:
+        secure.share()
+        there, chosen = secure.training, set(ids.tolist())
+        training = torch.tensor([i for i in there if i in chosen], dtype=torch.int64)
+        for part, encoded, _ in _contributions(run, method, now.params, training, rnd, public, recorder):
+            secure.send(part.tolist(), encoded)
+        for others, noise in _noise_alone(run, [i for i in there if i not in chosen], rnd):
+            secure.send(others, noise)
+        secure.close()
+        charges, paid = pay(None), True
+        total = secure.open().to(now.params.device)
+    except Aborted as reason:
+        why = str(reason)
+    return Summed(total, charges, not paid, why, secure.bytes_up, secure.bytes_down)
+
+
+def _contributions(
+    run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Chunks of clients, what they send, and their public keys."""
+    message = run.method.uplink(run.learner.dim)
+    ids = ids.to(params.device)
+    ids = ids[run.train.sizes[ids].argsort(descending=True, stable=True)]
+    for number, part in enumerate(torch.split(ids, run.chunk) if len(ids) else ()):
+        data, keys = clients_of(run, part, rnd)
+        encoded, trained = method.contribute(run.learner, params, data, rnd, keys, public)
+        if encoded.shape != (len(part), message.entries) or len(trained.updates) != len(part):
+            raise UsageError(
+                f"{method.name} returned {tuple(encoded.shape)} values for {len(part)} clients of {message.entries} entries each: "
+                "a client contributes exactly one row, of the length that wire() counts."
+            )
+        if number == 0 and len(part) > 1 and run.plan is not None:
+            first = None if data.own is None else data.own.pick([0])
+            _refuse_mixed_rows(run.method, encoded[:1], trained.updates[:1], rnd, keys[:1], public, first)
+        recorder.trained(trained.updates, trained.losses)
+        if message.integer and encoded.is_floating_point():
+            raise UsageError(f"The pipeline of {method.name} promises integers and returns {encoded.dtype}.")
+        yield part, encoded, keys
+
+
+def _noise_alone(run: Run, ids: list[int], rnd: Round) -> Iterator[tuple[list[int], Tensor]]:
+    """Chunks of clients that add nothing but their share of the noise."""
+    entries = run.method.uplink(run.learner.dim).entries
+    for begin in range(0, len(ids), run.chunk):
+        part = ids[begin : begin + run.chunk]
+        rows, own = torch.zeros(len(part), entries, dtype=torch.int64), OwnSecrets.simulated(run.secret, part)
+        for station in run.method.pipeline.parts:
+            rows = station.cover(rows, rnd, own)
+        yield part, rows
+
+
+def clients_of(run: Run, ids: Tensor, rnd: Round) -> tuple[Shard, Tensor]:
+    """What some clients have in a round: their data and own secrets, and their public keys."""
+    own = OwnSecrets.simulated(run.secret, ids.tolist()) if run.method.draws_its_own else None
+    return run.train.shard(ids)._replace(own=own), keys_of(derive(run.seed, 2, rnd.index), ids)
+
+
+def _refuse_mixed_rows(
+    method: Method, encoded: Tensor, update: Tensor, rnd: Round, keys: Tensor, public: Public, own: OwnSecrets | None
+) -> None:
+    """Sensitivity is per client: encode the first client alone, and see that its neighbours made no difference."""
+    alone = method.pipeline.send(update, rnd, keys, public, own)
+    least = 1e-5 if encoded.is_floating_point() else 1.0  # rounding may fall to either side of an integer
+    if not torch.allclose(alone.double(), encoded.double(), rtol=1e-3, atol=least, equal_nan=True):
+        raise UsageError(
+            f"The pipeline of {method.name} lets clients affect each other's rows, so no bound holds: encode row by row, with "
+            "randomness from rnd.seed or keys."
+        )

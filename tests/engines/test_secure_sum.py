@@ -1,0 +1,312 @@
+"""Runs whose sum is secure: the same model as under a plain sum, enough noise whoever leaves, and rounds that break off."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+
+import hush
+from hush import methods
+from hush.cohort import FixedSize, Poisson, Rotation, SecretParticipation
+from hush.core import Round
+from hush.engines import simulation
+from hush.engines.run import Run
+from hush.errors import NoGuarantee, UsageError
+from hush.own import OwnSecrets
+from hush.privacy.guarantee import Relation, View
+from hush.privacy.ledger import Ledger
+from hush.privacy.plan import plan_of, with_noise
+from hush.privacy.shares import SecureSum, as_summed, with_secure_sum
+from hush.secret import Secret
+from hush.transforms import Discretize, Modulo, NoiseShares
+from tests.conftest import make_task
+
+TASK = make_task(sizes=(4,) * 12)
+KEY = Secret(b"a key that only these tests have")
+
+
+def set_up(method: hush.Method, **more: Any) -> Run:
+    settings: dict[str, Any] = {"rounds": 4, "cohort": Rotation(6), "secure_sum": SecureSum(), "secret": KEY} | more
+    return simulation.set_up(method, TASK, **settings)
+
+
+def models(run: Run) -> list[torch.Tensor]:
+    now, _ = simulation.start(run, None, False)
+    after = []
+    for _ in range(run.rounds):
+        now, _, _ = simulation.play_round(run, now)
+        after.append(now.params)
+    return after
+
+
+@pytest.mark.parametrize("threat", ["curious", "malicious"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        methods.dp_fedavg(noise=1.0),
+        methods.dp_fedavg(noise=1.0, clip_quantile=0.5),
+        methods.fed_smp_rand_k(noise=0.8, ratio=0.5),
+        methods.fed_smp_top_k(noise=0.8, ratio=0.5),
+        methods.ddgauss(noise=1.0),
+        methods.skellam(noise=1.0),
+        methods.cpfed_output(noise=1.0),
+        methods.dpsfl(noise=1.0, rows=3, cols=40, k=10),
+    ],
+    ids=lambda method: method.name,
+)
+def test_the_secure_sum_is_the_plain_sum_to_the_last_bit(method: hush.Method, threat: str) -> None:
+    run = set_up(method, secure_sum=SecureSum(threat=threat))
+    secure, plain = models(run), models(replace(run, federation=None))
+    assert all(torch.equal(a, b) for a, b in zip(secure, plain, strict=True))
+    assert not torch.equal(secure[0], secure[1])
+
+
+def test_it_is_stated_as_seen_by_the_server_and_by_readers() -> None:
+    run = set_up(methods.dp_fedavg(), privacy=hush.Budget(4.0, 1e-3), dropout=0.1, secure_sum=SecureSum(tolerate=0.34))
+    plan = run.plan
+    assert plan is not None
+    assert plan.view is View.SECAGG
+    assert plan.relation is Relation.ZERO_OUT
+    assert plan.secure
+    terms = run.federation.terms if run.federation else None
+    assert terms is not None
+    assert plan.honest_min == terms.honest_min == math.floor(6 * (1 - 0.34 - 0.1))
+    assert hush.account(plan, 1e-3).epsilon == pytest.approx(4.0, abs=0.01)
+    assert any("draws its own share" in line for line in plan.assumptions)
+    assert not any("the sum is plain" in line for line in plan.assumptions)
+    result = hush.simulate(
+        methods.dp_fedavg(), TASK, rounds=4, cohort=6, privacy=hush.Budget(4.0, 1e-3), secure_sum=SecureSum(corrupted=0.0)
+    )
+    assert result.epsilon == result.epsilon_server
+    assert result.sampling == "rotation"
+    assert result.secure_sum is not None
+    assert result.secure_sum["honest_min"] == 6
+
+
+def test_the_noise_of_the_fewest_honest_survivors_is_that_of_the_plan() -> None:
+    """As many shares as any opened sum holds at least, without those of corrupted clients; and the test would see less."""
+    method = with_secure_sum(methods.dp_fedavg(noise=1.3), Rotation(10), 40, SecureSum(tolerate=0.2, corrupted=0.1), 0.0)
+    noise = method.pipeline.parts[-1]
+    assert isinstance(noise, NoiseShares)
+    assert noise.among == 7
+    entries = 20_000
+
+    def total(shares: int) -> torch.Tensor:
+        own = OwnSecrets.simulated(KEY, range(shares))
+        rows = noise.cover(torch.zeros(shares, entries, dtype=torch.int64), Round(0, 0, 10), own)
+        return rows.sum(0).double()
+
+    def fits(sample: torch.Tensor) -> bool:
+        square = float((sample**2).sum()) / noise.std**2
+        return bool(1e-4 < stats.chi2.cdf(square, entries) < 1 - 1e-4)
+
+    assert fits(total(7))
+    assert not fits(total(6))
+    assert not fits(total(8))
+    assert noise.std == pytest.approx(1.3 * noise.sensitivity) if noise.sensitivity else False
+
+
+def test_shares_differ_by_client_and_round() -> None:
+    noise = NoiseShares(1.0, sensitivity=1000.0, among=3)
+    own = OwnSecrets.simulated(KEY, range(3))
+    first = noise.cover(torch.zeros(3, 50, dtype=torch.int64), Round(0, 0, 3), own)
+    later = noise.cover(torch.zeros(3, 50, dtype=torch.int64), Round(1, 0, 3), own)
+    rows = [*first, *later]
+    assert len({tuple(row.tolist()) for row in rows}) == 6
+
+
+@pytest.mark.parametrize("clients", [3, 10, 100, 1000])
+@pytest.mark.parametrize("multiplier", [0.3, 1.0, 20.0])
+def test_no_sum_of_clipped_rows_wraps_around(clients: int, multiplier: float) -> None:
+    method = with_secure_sum(methods.dp_fedavg(), FixedSize(clients), clients, SecureSum(corrupted=0.0), 0.0)
+    method = with_noise(method, multiplier)
+    grid = next(part for part in method.pipeline.parts if isinstance(part, Discretize))
+    modulus = next(part for part in method.pipeline.parts if isinstance(part, Modulo))
+    assert clients * grid.radius + 6 * multiplier * grid.radius <= 2 ** (modulus.bits - 1)
+    assert grid.radius >= 2**4
+    rows = torch.zeros(clients, 5, dtype=torch.int64)
+    rows[:, 0], rows[:, 1] = grid.radius, -grid.radius
+    total = rows.sum(0)
+    assert torch.equal(modulus.wrapped(total), total)
+
+
+def test_secret_participation_asks_everybody_and_is_amplified() -> None:
+    settings: dict[str, Any] = {"cohort": SecretParticipation(4), "rounds": 3}
+    run = set_up(methods.dp_fedavg(noise=1.0), **settings)
+    assert run.plan is not None
+    assert run.federation is not None
+    assert run.federation.terms.smallest == 12
+    everyone = set_up(methods.dp_fedavg(noise=1.0), cohort=FixedSize(12), rounds=3)
+    assert everyone.plan is not None
+    assert hush.account(run.plan, 1e-3).epsilon < 0.8 * hush.account(everyone.plan, 1e-3).epsilon
+    now, _ = simulation.start(run, None, False)
+    now, _, _ = simulation.play_round(run, now)
+    message = run.method.uplink(run.learner.dim)
+    assert now.sent > 12 * message.bytes  # also those whose coin said no sent a vector: of noise
+    assert now.sent < 12 * (message.bytes + 4000)
+
+
+def test_those_whose_coin_says_no_add_noise_and_nothing_else() -> None:
+    """Without noise to speak of, the sum is that of the participants alone."""
+    run = set_up(methods.dp_fedavg(noise=1e-4), cohort=SecretParticipation(4), rounds=1)
+    quiet = models(run)
+    ids, _ = run.cohort.draw(0, 12, {}, run.secret)
+    alone = simulation.plain_sum(
+        replace(run, federation=None),
+        run.method,
+        run.learner.initial(),
+        ids,
+        run.round(0),
+        run.method.prepare(run.learner.initial(), {}, run.round(0), run.server),
+        simulation.Recorder(4),
+    )
+    grid = next(part for part in run.method.pipeline.parts if isinstance(part, Discretize))
+    update = (run.learner.initial() - quiet[0]) * 4
+    assert float((update - (alone / grid._scale(len(alone))).float()).abs().max()) < 0.05
+
+
+def test_clients_vanish_at_every_moment_and_the_sum_is_of_those_who_sent() -> None:
+    run = set_up(
+        methods.dp_fedavg(noise=1e-4),
+        cohort=FixedSize(12),
+        dropout=0.3,
+        secure_sum=SecureSum(tolerate=0.6, corrupted=0.1),
+        rounds=6,
+    )
+    now, _ = simulation.start(run, None, False)
+    seen: list[tuple[int, ...]] = []
+    assert run.federation is not None
+    begin = run.federation.begin
+
+    def spied(*args: Any) -> Any:
+        secure = begin(*args)
+        rounds.append(secure)
+        return secure
+
+    rounds: list[Any] = []
+    run.federation.begin = spied  # type: ignore[method-assign]
+    lost = 0
+    for _ in range(6):
+        now, record, details = simulation.play_round(run, now)
+        assert "broke_off" not in record
+        secure = rounds[-1]
+        seen.append(secure.server.included)
+        lost += len(secure.lost)
+        assert set(secure.server.included) == {i for i in range(12) if secure.lost.get(i, 3) > 1}
+        assert details["participants"] == len(secure.server.included)
+    assert lost > 0
+    assert len(set(seen)) > 1
+
+
+def test_a_round_beyond_the_tolerated_loss_breaks_off_and_costs_nothing(tmp_path: Path) -> None:
+    book = tmp_path / "ledger.db"
+    ledger = Ledger(book)
+    ledger.set_budget("p", 12, 100.0, 1e-3, Relation.ZERO_OUT)
+    ledger.close()
+    settings: dict[str, Any] = {"rounds": 12, "cohort": Rotation(6), "dropout": 0.4, "delta": 1e-3, "ledger": book}
+    result = hush.simulate(
+        methods.dp_fedavg(noise=2.0),
+        TASK,
+        secure_sum=SecureSum(tolerate=0.34, corrupted=0.1),
+        out=tmp_path / "run",
+        population="p",
+        secret=KEY,
+        **settings,
+    )
+    assert result.rounds == 12
+    assert result.rounds_aborted is not None
+    assert 0 < result.rounds_aborted < 12
+    assert result.rounds_charged == 12 - result.rounds_aborted
+    count = 0
+    for record in result.history:  # one that broke off while it was opened is paid for: a server may have had enough to open it
+        free = record["aborted"] > count
+        assert free == ("the fewest agreed on" in record.get("broke_off", ""))
+        count = record["aborted"]
+    assert count == result.rounds_aborted
+    ledger = Ledger(book)
+    assert ledger.populations["p"].runs[str(result.run_id)].charges == result.rounds_charged
+    ledger.close()
+    spent = [record["epsilon"] for record in result.history]
+    for before, record in zip([0.0, *spent], result.history, strict=False):
+        assert record["epsilon"] >= before
+        assert "the fewest agreed on" not in record.get("broke_off", "") or record["epsilon"] == before
+
+
+def test_a_cohort_whose_round_broke_off_has_its_turn_again() -> None:
+    """So nobody takes part more often than a rotation without such rounds would have it, which is what is accounted."""
+    run = set_up(methods.dp_fedavg(noise=1.0), dropout=0.4, secure_sum=SecureSum(tolerate=0.34), rounds=20)
+    assert run.federation is not None
+    begin, opened = run.federation.begin, []
+    asked: list[tuple[int, ...]] = []
+
+    def spied(round: int, who: list[int], lost: dict[int, int]) -> Any:
+        asked.append(tuple(who))
+        return begin(round, who, lost)
+
+    run.federation.begin = spied  # type: ignore[method-assign]
+    now, _ = simulation.start(run, None, False)
+    for _ in range(20):
+        before = now.counted
+        now, _, _ = simulation.play_round(run, now)
+        if now.counted > before:
+            opened.append(asked[-1])
+    assert 0 < now.aborted < 20
+    for first, second in zip(opened[::2], opened[1::2], strict=False):
+        assert not set(first) & set(second)
+    most = max(sum(i in who for who in opened) for i in range(12))
+    assert most <= math.ceil(len(opened) / 2)
+
+
+def test_a_run_that_goes_on_keeps_its_count_of_broken_rounds(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"cohort": Rotation(6), "dropout": 0.4, "delta": 1e-3, "rounds": 8}
+    secure = SecureSum(tolerate=0.34)
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hush.simulate(methods.dp_fedavg(noise=2.0), TASK, out=tmp_path / "r", on_round=stop, secure_sum=secure, **settings)
+    whole = hush.simulate(methods.dp_fedavg(noise=2.0), TASK, out=tmp_path / "r", resume=True, secure_sum=secure, **settings)
+    broke = sum("the fewest agreed on" in record.get("broke_off", "") for record in whole.history)
+    assert whole.rounds_aborted == broke == whole.history[-1]["aborted"]
+    assert whole.rounds_charged == 8 - broke
+
+
+@pytest.mark.parametrize(
+    ("method", "cohort", "says"),
+    [
+        (methods.fedavg(), Rotation(6), "neither clips nor noises"),
+        (methods.cpfed(noise=1.0), Rotation(6), "inside local training"),
+        (methods.fed_spa(noise=1.0), Rotation(6), "inside local training"),
+        (methods.dpsfl(noise=1.0, noise_by="messages"), Rotation(6), "every message"),
+        (methods.dpsfl(noise=1.0, clip_in="paper"), Rotation(6), "secure sum does not change that"),
+        (methods.dp_fedavg(noise=1.0), Poisson(6), "any size"),
+        (methods.dp_fedavg(noise=1.0), Rotation(2), "three clients"),
+        (methods.skellam(noise=1.0), Rotation(6), "--set bits=20"),
+    ],
+)
+def test_what_cannot_be_summed_securely_is_refused(method: hush.Method, cohort: hush.cohort.Cohort, says: str) -> None:
+    secure = SecureSum(bits=20) if method.name == "skellam" else SecureSum()
+    with pytest.raises((NoGuarantee, UsageError), match=says):
+        with_secure_sum(method, cohort, 12, secure, 0.0)
+
+
+def test_what_the_shares_add_up_to_has_the_same_plan() -> None:
+    method = with_secure_sum(methods.fed_smp_rand_k(noise=1.1), Rotation(6), 12, SecureSum(), 0.0)
+    shares, whole = plan_of(method, Rotation(6), 12, 10), plan_of(as_summed(method), Rotation(6), 12, 10)
+    assert hush.account(shares, 1e-3).epsilon == pytest.approx(hush.account(whole, 1e-3).epsilon)
+
+
+@pytest.mark.parametrize(("clients", "dropout", "lost"), [(100, 0.1, 20), (10, 0.1, 5), (100, 0.0, 0), (20, 0.5, 17)])
+def test_losses_that_are_likely_are_tolerated(clients: int, dropout: float, lost: int) -> None:
+    """One round in a thousand may lose more."""
+    assert math.floor(SecureSum().tolerated(clients, dropout) * clients + 1e-9) == lost
+    assert stats.binom.sf(lost, clients, dropout) <= 1e-3
+    assert lost == 0 or stats.binom.sf(lost - 1, clients, dropout) > 1e-3
