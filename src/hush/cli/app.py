@@ -9,6 +9,7 @@ import typer
 
 from hush.cli import data, lists, privacy, runs
 from hush.cli.audit import audit
+from hush.cli.bench import bench
 from hush.cli.certify import certify
 from hush.cli.console import say
 from hush.cli.ledger import ledger
@@ -33,6 +34,7 @@ app.command("calibrate")(privacy.calibrate)
 app.command("audit")(audit)
 app.command("certify")(certify)
 app.add_typer(ledger, name="ledger")
+app.add_typer(bench, name="bench")
 app.command("methods")(lists.methods)
 app.add_typer(data.data, name="data")
 app.command("models")(lists.models)

@@ -85,7 +85,7 @@ class AmortisedClient:
         seeds = {j: hmac.digest(seed, b"hush secagg round" + round.to_bytes(8, "big"), "sha256") for j, seed in self._seeds.items()}
         later = [seed for j, seed in seeds.items() if j > self.number]
         add_masks(masked, later, [seed for j, seed in seeds.items() if j < self.number])
-        return seal(self._identity, Kind.MASKED, self.number, round, self._about, pack(masked, self.terms.bits))
+        return seal(self._identity, Kind.MASKED, self.number, round, self._about, *pack(masked, self.terms.bits))
 
     def __repr__(self) -> str:
         return f"AmortisedClient({self.number} of {len(self.roster.clients)}, next round {self._next})"

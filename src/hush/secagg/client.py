@@ -28,6 +28,7 @@ from hush.secagg.messages import (
     SEALED_BYTES,
     SIGNED_KEY_BYTES,
     Kind,
+    Piece,
     Reader,
     SignedKey,
     from_bitmap,
@@ -151,7 +152,8 @@ class ClientRound:
             raise Refused("The server invites this client to a cohort that it is not in.")
         if digests[session.places[self._me]] != self._keys.signed.digest(self._me):
             raise Refused("The server shows others another key for this client than its own.")
-        around = neighbours_of(graph_seed(session.digest, digests), count, session.graph.degree)[session.places[self._me]]
+        own = session.places[self._me]
+        around = neighbours_of(graph_seed(session.digest, digests), count, session.graph.degree, own)[own]
         for place, raw in zip(around, reader.pieces(len(around), SIGNED_KEY_BYTES), strict=True):
             number, key = cohort[place], SignedKey.from_bytes(raw)
             if key.digest(number) != digests[place]:
@@ -227,7 +229,7 @@ class ClientRound:
         plus = [self_seed(self._own, self._digest, self._me), *(seed for j, seed in seeds.items() if j > self._me)]
         add_masks(masked, plus, [seed for j, seed in seeds.items() if j < self._me])
         self._held = held
-        return self._seal(Kind.MASKED, pack(masked, terms.bits))
+        return self._seal(Kind.MASKED, *pack(masked, terms.bits))
 
     def _hear(self, reader: Reader) -> bytes:
         """Who is in the sum, said once. A client opens only what holds enough others, and all whom it saw take part."""
@@ -287,8 +289,8 @@ class ClientRound:
         self._held, self._pairs, self._own = {}, {}, b""
         del self._keys
 
-    def _seal(self, kind: Kind, body: bytes) -> bytes:
-        return seal(self._identity, kind, self._me, self.session.round, self._digest, body)
+    def _seal(self, kind: Kind, *body: Piece) -> bytes:
+        return seal(self._identity, kind, self._me, self.session.round, self._digest, *body)
 
     def __repr__(self) -> str:
         return f"ClientRound(client {self._me}, round {self.session.round}{', over' if self.over else ''})"

@@ -1,4 +1,4 @@
-"""Masks: the keystream of AES-256 in counter mode, added to or taken from a vector of whole numbers modulo 2^bits.
+"""Masks: the keystream of AES in counter mode, added to or taken from a vector of whole numbers modulo 2^bits.
 
 A vector of unsigned integers is worked through in pieces that stay in the cache, and each piece meets all masks before the next.
 Nothing here loops over entries: the speed is that of AES.
@@ -22,7 +22,7 @@ BLOCK = 16
 def add_masks(vector: Vector, plus: Sequence[bytes], minus: Sequence[bytes], start: int = 0) -> None:
     """Adds the masks of the seeds in `plus` to `vector` in place, and takes those in `minus` from it.
 
-    A seed is a key of 32 bytes **that serves one mask only**. `start` is where `vector` begins in the whole, in entries, so that
+    A seed is a key of AES **that serves one mask only**. `start` is where `vector` begins in the whole, in entries, so that
     several processes can each work on a part; it must be at a whole block of AES.
     """
     first, rest = divmod(start * vector.itemsize, BLOCK)

@@ -26,6 +26,10 @@ SEALED_BYTES = 2 * SHARE_BYTES + 16
 """Two shares, encrypted and authenticated."""
 
 
+Piece = bytes | memoryview
+"""Of a body: bytes, or what lies like bytes in memory."""
+
+
 class Kind(IntEnum):
     """Messages, in the order in which they travel."""
 
@@ -50,15 +54,16 @@ class Envelope:
     body: memoryview
 
 
-def seal(identity: Identity, kind: Kind, sender: int, round: int, about: bytes, body: bytes) -> bytes:
-    """A message, signed. `about` is what it belongs to."""
-    header = _HEADER.pack(MAGIC, kind, sender, round, len(body))
-    return b"".join((header, body, identity.sign(_statement(about, header, body))))
+def seal(identity: Identity, kind: Kind, sender: int, round: int, about: bytes, *body: Piece) -> bytes:
+    """A message, signed. `about` is what it belongs to; the body may come in pieces, which are copied once."""
+    header = _HEADER.pack(MAGIC, kind, sender, round, sum(memoryview(piece).nbytes for piece in body))
+    return b"".join((header, *body, identity.sign(_statement(about, header, *body))))
 
 
-def _statement(about: bytes, header: bytes, body: bytes | memoryview) -> bytes:
+def _statement(about: bytes, header: bytes, *body: Piece) -> bytes:
     digest = hashlib.sha256(b"hush secagg message" + about + header)
-    digest.update(body)
+    for piece in body:
+        digest.update(piece)
     return digest.digest()
 
 

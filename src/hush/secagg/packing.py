@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 Vector = npt.NDArray[np.unsignedinteger]
 LARGEST_BITS = 64
+_BLOCK = 1 << 15
+"""Entries worked on at a time."""
 
 
 def kind_of(bits: int) -> np.dtype[np.unsignedinteger]:
@@ -34,20 +36,23 @@ def packed_bytes(entries: int, bits: int) -> int:
     return sum(-(-entries * width // 8) for width, _ in _planes(bits))
 
 
-def pack(vector: Vector, bits: int) -> bytes:
-    """The lowest `bits` bits of each entry."""
-    return b"".join(_plane(vector, width, shift).tobytes() for width, shift in _planes(bits))
+def pack(vector: Vector, bits: int) -> list[memoryview]:
+    """The lowest `bits` bits of each entry, plane by plane: what is to be sent one after the other."""
+    return [_plane(vector, width, shift).data.cast("B") for width, shift in _planes(bits) if len(vector)]
 
 
 def _plane(vector: Vector, width: int, shift: int) -> npt.NDArray[np.unsignedinteger]:
-    high = vector >> vector.dtype.type(shift) if shift else vector
     if width >= 8:
-        return high.astype(f"<u{width // 8}")
-    return np.packbits((high & vector.dtype.type(1)).astype(np.uint8), bitorder="little")
+        plane = np.empty(len(vector), dtype=f"<u{width // 8}")
+        for begin in range(0, len(vector), _BLOCK):  # what one step leaves is in the cache at the next
+            part = vector[begin : begin + _BLOCK]
+            plane[begin : begin + _BLOCK] = part >> part.dtype.type(shift) if shift else part
+        return plane
+    return np.packbits((vector >> vector.dtype.type(shift) & vector.dtype.type(1)).astype(np.uint8), bitorder="little")
 
 
 def unpack(data: bytes | memoryview, entries: int, bits: int) -> Vector:
-    """The inverse of `pack`."""
+    """The inverse of `pack`, all planes in one."""
     vector = np.zeros(entries, dtype=kind_of(bits))
     add_packed(vector, data, bits)
     return vector
@@ -57,17 +62,24 @@ def add_packed(total: Vector, data: bytes | memoryview, bits: int) -> None:
     """Adds packed entries to `total` in place, without unpacking them first."""
     if len(data) != packed_bytes(len(total), bits):
         raise ValueError(f"{len(total):,} entries of {bits} bits take {packed_bytes(len(total), bits):,} bytes, not {len(data):,}")
-    place = 0
+    place, planes = 0, []
     for width, shift in _planes(bits):
         size = -(-len(total) * width // 8)
         raw = np.frombuffer(data, dtype=np.uint8, count=size, offset=place)
-        if width >= 8:
-            plane: Vector = raw.view(f"<u{width // 8}")
-        else:
-            plane = np.unpackbits(raw, count=len(total), bitorder="little")
-        wide = plane.astype(total.dtype) << total.dtype.type(shift) if shift else plane
-        np.add(total, wide, out=total, casting="same_kind")
+        planes.append((raw.view(f"<u{width // 8}") if width >= 8 else _single_bits(raw, len(total)), shift))
         place += size
+    for begin in range(0, len(total), _BLOCK):
+        part = total[begin : begin + _BLOCK]
+        for plane, shift in planes:
+            own = plane[begin : begin + _BLOCK]
+            if shift:
+                own = own.astype(part.dtype)
+                np.left_shift(own, part.dtype.type(shift), out=own)
+            np.add(part, own, out=part, casting="same_kind")
+
+
+def _single_bits(raw: npt.NDArray[np.uint8], entries: int) -> npt.NDArray[np.unsignedinteger]:
+    return np.unpackbits(raw, count=entries, bitorder="little")
 
 
 def _planes(bits: int) -> Iterator[tuple[int, int]]:

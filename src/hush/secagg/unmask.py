@@ -19,7 +19,6 @@ from hush.secagg.packing import Vector
 
 _WORTH_IT = 2 << 30
 """Bytes of keystream above which the start of a process, a third of a second, is soon made up for."""
-SEED_BYTES = 32
 
 
 def take_masks(total: Vector, plus: Sequence[bytes], minus: Sequence[bytes], workers: int | None = None) -> None:
@@ -34,7 +33,7 @@ def take_masks(total: Vector, plus: Sequence[bytes], minus: Sequence[bytes], wor
     step = BLOCK // total.itemsize
     cuts = [round(len(total) * i / workers) // step * step for i in range(workers)] + [len(total)]
     ranges = [(a, b) for a, b in pairwise(cuts) if b > a]
-    if len(ranges) < 2:
+    if len(ranges) < 2 or not (plus or minus):
         add_masks(total, minus, plus)
         return
     others = [_Worker(total, minus, plus, a, b) for a, b in ranges[1:]]
@@ -56,7 +55,9 @@ class _Worker:
         command = [sys.executable, "-m", "hush.secagg.unmask"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
-        header = np.array([total.itemsize, begin, end, len(plus), len(minus)], dtype="<u8").tobytes()
+        header = np.array(
+            [total.itemsize, begin, end, len(plus), len(minus), len(plus[0] if plus else minus[0])], dtype="<u8"
+        ).tobytes()
         self._process.stdin.write(header + b"".join(plus) + b"".join(minus))
         self._process.stdin.close()
 
@@ -79,8 +80,8 @@ class _Worker:
 def _work() -> None:
     """The process's half: a header and seeds on standard input, the range on standard output."""
     given = sys.stdin.buffer.read()
-    size, begin, end, plus, minus = (int(v) for v in np.frombuffer(given, dtype="<u8", count=5))
-    seeds = [given[40 + SEED_BYTES * i : 40 + SEED_BYTES * (i + 1)] for i in range(plus + minus)]
+    size, begin, end, plus, minus, key = (int(v) for v in np.frombuffer(given, dtype="<u8", count=6))
+    seeds = [given[48 + key * i : 48 + key * (i + 1)] for i in range(plus + minus)]
     own = np.zeros(end - begin, dtype=f"<u{size}")
     add_masks(own, seeds[:plus], seeds[plus:], begin)
     sys.stdout.buffer.write(own.tobytes())

@@ -1,0 +1,1 @@
+"""Figures beside the peers', measured in one run on one machine, as ratios."""
