@@ -30,7 +30,7 @@ from hush.tasks.task import Task
 
 DEFAULT_METHOD = "fed-smp-top-k"
 DEFAULT_EPSILON = 8.0
-SECURE_KEYS = ("bits", "tolerate", "corrupted", "threat")
+SECURE_KEYS = ("sum_bits", "tolerate", "corrupted", "threat")
 """What says how a sum is made secure."""
 SAMPLINGS = ("poisson", "fixed", "bounded", "secret", "rotation")
 
@@ -63,7 +63,7 @@ class Spec(BaseModel):
     memory: str | None = None
     dropout: float = 0.0
     secure: bool = False
-    bits: int | None = None
+    sum_bits: int | None = None
     tolerate: float | None = None
     corrupted: float | None = None
     threat: str | None = None
@@ -132,7 +132,8 @@ class Experiment:
         """How the sum is made secure, where it shall be."""
         spec = self.spec
         given = {key: value for key in SECURE_KEYS if (value := getattr(spec, key)) is not None}
-        return SecureSum(**given) if spec.secure else None
+        bits = given.pop("sum_bits", None)
+        return SecureSum(bits=bits, **given) if spec.secure else None
 
     def as_run(self, clients: int | None = None) -> Method:
         """The method with the kind of noise and of sum that it runs with."""
@@ -188,7 +189,7 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
     if spec.noise is not None and spec.epsilon is not None:
         raise UsageError("Give --noise or --epsilon, not both: one determines the other.")
     if not spec.secure and (asked := next((key for key in SECURE_KEYS if getattr(spec, key) is not None), None)):
-        raise UsageError(f"--{asked} goes with --secure.")
+        raise UsageError(f"--{asked.replace('_', '-')} goes with --secure.")
     if spec.participations is not None and spec.sampling != "bounded":
         raise UsageError("--participations goes with --sampling bounded.")
     recordwise = protects_records(spec.method)
@@ -198,6 +199,9 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
         suggested.pop("local_steps", None)
     settings = _settings(spec, suggested | dict(usual.settings))
     method = methods.build(spec.method, **settings)
+    if lenient and spec.secure and not is_private(method):  # a baseline beside methods whose sum is secure, in the same turns
+        plain = dict.fromkeys(SECURE_KEYS) | {"secure": False, "sampling": spec.sampling or "rotation"}
+        spec = spec.model_copy(update=plain)
     split, *_ = parse(spec.partition or entry.partition)
     if recordwise:
         spec = _filled(spec)

@@ -204,7 +204,7 @@ BAD = {
     "run --nope": "--nope",
     "run --config nowhere.toml": "cannot be read",
     "run --resume nowhere": "no run directory",
-    "run --bits 20": "goes with --secure",
+    "run --sum-bits 20": "goes with --secure",
     "run dp-fedavg --secure --sampling poisson": "any size",
     "run fedavg --secure": "neither clips nor noises",
     "run dp-fedavg --noise -1": "noise must be a positive number",

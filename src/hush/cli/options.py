@@ -80,7 +80,9 @@ class RunFlags:
     secure: Annotated[
         bool | None, typer.Option("--secure", help="Sum by secure aggregation: noise in shares, the server learns the sum alone.")
     ] = None
-    bits: Annotated[int | None, typer.Option("--bits", help="With --secure: of each entry [default: 24].")] = None
+    sum_bits: Annotated[
+        int | None, typer.Option("--sum-bits", help="With --secure: bits of each entry [default: 24, or the method's own].")
+    ] = None
     tolerate: Annotated[
         float | None,
         typer.Option("--tolerate", help="With --secure: share of a cohort that may vanish [default: what --dropout makes likely]."),

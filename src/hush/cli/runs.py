@@ -221,6 +221,7 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
                 memory=e.spec.memory,
                 dropout=e.spec.dropout,
                 eval_every=e.spec.eval_every,
+                terms=e.secure_sum.terms(e.cohort, task.train.count, e.spec.dropout) if e.secure_sum is not None else None,
             )
         )
     if as_json:

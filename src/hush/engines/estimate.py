@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hush.cohort import Cohort
 from hush.core import LocalUpdate, Method, Round, Shard, Wire
+from hush.engines.federation import beside_the_vector
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.run import pick_device
 from hush.engines.simulation import fitted
@@ -18,6 +19,7 @@ from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
 from hush.privacy.settle import certify, settle_privacy
 from hush.random import keys_of
+from hush.secagg.terms import Terms
 from hush.secret import Secret
 from hush.tasks.task import Examples, Task, whole
 from hush.transforms import Discretize, TopK
@@ -36,8 +38,12 @@ def estimate(
     memory: str | None = None,
     dropout: float = 0.0,
     eval_every: int = 1,
+    terms: Terms | None = None,
 ) -> dict[str, Any]:
-    """Rounds, bytes, epsilon and seconds. The time is that of one chunk of clients made of zeros; no example is read."""
+    """Rounds, bytes, epsilon and seconds. The time is that of one chunk of clients made of zeros; no example is read.
+
+    `terms` are those of a secure sum: its messages are counted, its time is not.
+    """
     place = pick_device(device)
     train = task.train
     learner = task.learner(place)
@@ -107,7 +113,7 @@ def estimate(
         "delta": guarantee.delta if guarantee else None,
         "claimed_epsilon": proof.claim.epsilon if proof and proof.claim else None,
         "noise_multiplier": plan.noise_multiplier if plan else None,
-        "uplink_bytes_per_client": shares * method.uplink(learner.dim).bytes,
+        "uplink_bytes_per_client": shares * (method.uplink(learner.dim).bytes + (0 if terms is None else beside_the_vector(terms))),
         "downlink_bytes_per_client": method.downloads(learner.dim, allowed, shares),
         "estimated_seconds": each_round * allowed + judging,
         "dry_run": True,

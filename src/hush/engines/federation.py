@@ -13,9 +13,19 @@ import torch
 from torch import Tensor
 
 from hush.secagg import Client, Identity, Refused, Roster, Server, ServerRound, Terms
+from hush.secagg.identity import SIGNATURE_BYTES
+from hush.secagg.messages import DIGEST_BYTES, ENVELOPE_BYTES, SEALED_BYTES, SIGNED_KEY_BYTES
+from hush.secagg.shamir import SHARE_BYTES
 
 MOMENTS = 3
 """When a client may vanish: before it shares its secrets, before it sends its vector, before it opens the sum."""
+
+
+def beside_the_vector(terms: Terms) -> int:
+    """Bytes that a client sends in a round beside its vector: keys, shares, openings, signatures."""
+    neighbours, votes = terms.graph(terms.smallest).degree, terms.threat == "malicious"
+    bodies = 8 + SIGNED_KEY_BYTES + DIGEST_BYTES + neighbours * (SEALED_BYTES + SHARE_BYTES) + votes * SIGNATURE_BYTES
+    return bodies + (4 + votes) * ENVELOPE_BYTES
 
 
 class Federation:

@@ -35,6 +35,8 @@ def certificate_page(certificate: dict[str, Any]) -> str:
 
 def _nothing(c: dict[str, Any]) -> str:
     why = c.get("no_guarantee") or "This method adds no noise to what it releases."
+    if c.get("rounds_aborted"):
+        return "<div class=no><p class=big>Nothing was released</p><p>Every round broke off before anything was opened.</p></div>"
     lead = (
         f"<div class=no><p class=big>No guarantee</p><p>{html.escape(why)} Nothing is proved for anybody, however many clients "
         "took part.</p></div>"
@@ -56,6 +58,7 @@ def _proved(c: dict[str, Any]) -> str:
         ("Rounds released", _rounds(c)),
         ("Who takes part", f"{c['cohort']:g} of them a round ({_taking_part(c)})"),
         ("Noise", _noise(c)),
+        *_summed(c),
     ]
     sections = [lead, _table(rows)]
     sections.append("<h2>What that means for an attacker</h2>" + _attack(c))
@@ -104,7 +107,27 @@ def _records(c: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _summed(c: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the secure sum withstands, where there was one."""
+    s = c.get("secure_sum")
+    if s is None:
+        return []
+    server = "follows the protocol, however curious" if s["threat"] == "curious" else "may tell clients different things"
+    return [
+        ("Summed by", f"{s['protocol']}: the server {server} and sees the sum alone, in {s['bits']} bits an entry"),
+        (
+            "It withstands",
+            f"{s['corrupted']:.0%} corrupted clients, and the loss of all but {s['fewest_survivors']:,} of {s['cohort']:,}, at any "
+            f"moment; each has {s['neighbours']} neighbours, {s['threshold']} of whom can stand in for it",
+        ),
+        ("Who draws the noise", f"every client a share; those of {s['honest_min']:,} honest ones carry it in full"),
+    ]
+
+
 def _rounds(c: dict[str, Any]) -> str:
+    if c.get("rounds_aborted"):
+        broke = f"{c['rounds']}, of which {c['rounds_aborted']} broke off before anything was opened"
+        return f"{broke}: {c['rounds_charged']} are accounted for"
     if c["rounds_charged"] == c["rounds"]:
         return str(c["rounds"])
     return f"{c['rounds']}, of which some were drawn again after an interruption: {c['rounds_charged']} are accounted for"

@@ -22,6 +22,8 @@ SERVER = 0xFFFFFFFF
 """The sender's number in the server's messages."""
 DIGEST_BYTES = 32
 _HEADER = struct.Struct(">4sBIQI")
+ENVELOPE_BYTES = _HEADER.size + SIGNATURE_BYTES
+"""Around a body."""
 SEALED_BYTES = 2 * SHARE_BYTES + 16
 """Two shares, encrypted and authenticated."""
 

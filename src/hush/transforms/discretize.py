@@ -92,8 +92,9 @@ class Discretize(Transform):
         if room < self.radius**2 / 2:
             left = "" if self.modulus is None else f", which is what noise leaves of {self.modulus}"
             enough = next(b for b in range(self.bits + 1, 64) if 4**b - entries / 4 - 8 * 2**b >= 4**b / 2)
+            name = "--sum-bits" if self.rows else "bits"
             enough += 0 if self.modulus is None else self.modulus - self.bits
-            raise UsageError(f"{entries:,} entries do not fit a grid of {self.bits} bits{left}: raise bits to {enough}.")
+            raise UsageError(f"{entries:,} entries do not fit a grid of {self.bits} bits{left}: raise {name} to {enough}.")
         if entries * self.radius**2 >= 2**62:
             raise UsageError(f"{entries:,} entries of {self.bits} bits overflow 64: lower bits.")
         return math.sqrt(room) / self.norm
