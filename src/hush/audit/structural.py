@@ -21,7 +21,7 @@ from torch import Tensor
 from hush.audit.open_sketch import OpenSketch
 from hush.audit.stage import Stage, published
 from hush.audit.statistics import scale_alarm
-from hush.cohort import Bounded, Cohort, FixedSize
+from hush.cohort import Bounded, Cohort, FixedSize, Rotation
 from hush.core import Chain, Method, Round
 from hush.privacy.plan import find_noise
 from hush.random import keys_of
@@ -58,9 +58,7 @@ def structural_checks(method: Method, cohort_of: Callable[[int, float], Cohort],
         *_bound_checks(method, stage),
         _lone_client(method, stage),
         *_fresh(method, cohort_of),
-        _rate(cohort_of(clients, 0.3), clients),
-        _cohorts_differ(cohort_of(clients, 0.3), clients),
-        _cap(cohort_of(clients, 0.3), clients),
+        *_taking_part(cohort_of(clients, 0.3), clients),
     ]
 
 
@@ -225,6 +223,34 @@ def _apart(name: str, a: set[int], b: set[int], clients: int) -> Check:
     spread = math.sqrt(max(expected * (1 - len(a) / clients) * (1 - len(b) / clients), 1e-12))
     off = (len(a & b) - expected) / spread
     return Check(name, abs(off) < _SIX, f"two cohorts share {len(a & b)} clients, {off:+.1f} standard deviations off chance")
+
+
+def _taking_part(cohort: Cohort, clients: int) -> Iterator[Check]:
+    """As often as is claimed, by fresh draws, and no more often than is allowed."""
+    if isinstance(cohort, Rotation):
+        yield from _turns(cohort, clients)
+    else:
+        yield _rate(cohort, clients)
+        yield _cohorts_differ(cohort, clients)
+        yield _cap(cohort, clients)
+
+
+def _turns(cohort: Rotation, clients: int) -> Iterator[Check]:
+    """Everybody once in every turn, in an order that no other turn repeats."""
+    secret, state, period = Secret.fresh(), cohort.init(clients), cohort.period(clients)
+    firsts, most, least = [], 0, clients
+    for turn in range(4):
+        counts = torch.zeros(clients, dtype=torch.int64)
+        for place in range(period):
+            ids, state = cohort.draw(turn * period + place, clients, state, secret)
+            counts[ids] += 1
+            if place == 0:
+                firsts.append(set(ids.tolist()))
+        most, least = max(most, int(counts.max())), min(least, int(counts.min()))
+    fair = most == least == 1
+    yield Check("participation", fair, f"each client from {least} to {most} times in a turn of {period} rounds; once is claimed")
+    checks = [_apart("turns fresh", a, b, clients) for a, b in itertools.combinations(firsts, 2)]
+    yield max(checks, key=lambda check: not check.passed)
 
 
 def _cohorts_differ(cohort: Cohort, clients: int) -> Check:

@@ -1,0 +1,79 @@
+"""`hush run --secure` and `hush bench secagg`, as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import FAST, hush
+
+SECURE = ["fed-smp-rand-k", *FAST, "--secure"]
+
+
+def test_a_run_whose_sum_is_secure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = hush(capsys, "run", *SECURE, "--dropout", "0.1", "--out", str(tmp_path / "r"), "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert (result["view"], result["relation"], result["sampling"]) == ("secagg", "zero-out", "rotation")
+    assert result["epsilon"] == result["epsilon_server"]
+    assert result["noise_mode"] == "secure"
+    assert result["secure_sum"]["neighbours"] == 11
+    assert result["secure_sum"]["honest_min"] < result["secure_sum"]["fewest_survivors"] < 12
+    page = (tmp_path / "r" / "certificate.html").read_text()
+    assert "SecAgg+" in page
+    assert f"those of {result['secure_sum']['honest_min']} honest ones" in page
+    code, out, _ = hush(capsys, "certify", str(tmp_path / "r"), "--json")
+    assert code == 0
+    assert json.loads(out)["verified"]
+
+
+def test_a_changed_floor_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    hush(capsys, "run", *SECURE, "--out", str(tmp_path / "r"), "--json")
+    file = tmp_path / "r" / "certificate.json"
+    told = json.loads(file.read_text())
+    told["plan"]["honest_min"] += 5
+    file.write_text(json.dumps(told))
+    code, _, _ = hush(capsys, "certify", str(tmp_path / "r"))
+    assert code == 2
+
+
+def test_a_dry_run_counts_the_protocols_bytes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, out, _ = hush(capsys, "run", *SECURE, "--dry-run", "--json")
+    expected = json.loads(out)
+    _, out, _ = hush(capsys, "run", *SECURE, "--out", str(tmp_path / "r"), "--json")
+    ran = json.loads(out)
+    assert expected["uplink_bytes_per_client"] == pytest.approx(ran["uplink_bytes_per_client"], rel=0.01)
+    assert expected["epsilon"] == pytest.approx(ran["epsilon"])
+
+
+def test_a_comparison_has_baselines_without_noise(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = hush(capsys, "compare", "fedavg", "dp-fedavg", *FAST, "--secure", "--out", str(tmp_path / "c"), "--json")
+    assert code == 0
+    plain, secure = json.loads(out)["methods"]
+    assert plain["secure_sum"] is None
+    assert plain["sampling"] == secure["sampling"] == "rotation"
+    assert secure["view"] == "secagg"
+
+
+def test_rounds_that_break_off_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = ["--dropout", "0.6", "--tolerate", "0.1", "--out", str(tmp_path / "r")]
+    code, out, _ = hush(capsys, "run", *SECURE, *flags)
+    assert code == 0
+    assert "no round was opened" in out
+    assert "Nothing was released" in (tmp_path / "r" / "certificate.html").read_text()
+
+
+def test_figures_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["bench", "secagg", "--clients", "5", "--clients", "8", "--entries", "1000", "--no-peer"]
+    code, out, _ = hush(capsys, *small, "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert [row["clients"] for row in told["rounds"]] == [5, 8]
+    assert all(row["exact"] for row in told["rounds"])
+    assert told["theirs_over_ours"] is None
+    assert told["masking"]["ratio"] > 0
+    code, out, _ = hush(capsys, *small)
+    assert code == 0
+    assert "times AES alone" in out
