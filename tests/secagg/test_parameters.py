@@ -14,10 +14,10 @@ from scipy import stats
 from hush.errors import UsageError
 from hush.secagg.parameters import THREATS, Graph, complete_graph, graph_for, log_cut, regular_graph, tail, worst_case
 
-# (corrupted, dropout, threat) -> {clients: (degree, threshold)}, shared/secagg.md section 1
+# (corrupted, dropout, threat) -> {clients: (degree, threshold)}; for two of them the source has (16, 6) and (22, 11): not over half
 TABLE = {
-    (0.05, 0.1, "curious"): {100: (16, 6), 500: (32, 17), 1000: (36, 19), 5000: (40, 21)},
-    (0.1, 0.1, "curious"): {100: (22, 11), 500: (42, 24), 1000: (48, 27), 5000: (52, 30)},
+    (0.05, 0.1, "curious"): {100: (22, 12), 500: (32, 17), 1000: (36, 19), 5000: (40, 21)},
+    (0.1, 0.1, "curious"): {100: (22, 12), 500: (42, 24), 1000: (48, 27), 5000: (52, 30)},
     (0.2, 0.2, "curious"): {100: (40, 21), 500: (88, 48), 1000: (98, 54), 5000: (118, 64)},
     (0.1, 0.1, "malicious"): {100: (32, 22), 500: (82, 57), 1000: (96, 67), 5000: (116, 81)},
 }
@@ -73,12 +73,9 @@ def test_the_values_of_the_source(setting: tuple[float, float, str]) -> None:
     for power, expected in enumerate(SOURCE[setting], start=1):
         if expected is not None:
             bad, gone, threat = setting
-            if power > 1:
-                found = graph_for(10**power, *setting)
-            else:  # where a graph of 10 clients is complete here; what the source finds is still what it finds
-                sparse = regular_graph(10, int(10 * bad), int(10 * gone), threat)
-                assert sparse is not None
-                found = sparse
+            lost = (int(10**power * fraction + 1e-9) for fraction in (bad, gone))
+            found = regular_graph(10**power, *lost, threat, over_half=False)
+            assert found is not None
             assert sizes(found) == CORRECTED.get((10**power, *setting), expected)
             assert not found.complete
 
@@ -135,8 +132,11 @@ def test_the_degree_is_the_least_that_exact_integers_allow(clients: int, corrupt
         return cut < Fraction(1, 2**41) and leak < Fraction(1, 2**41) and failure < Fraction(1, 2**20)
 
     every = ((k, t) for k in range(2, clients - 1, 2) for t in range(2, k + 1) if holds(k, t))
+    found = regular_graph(clients, bad, gone, threat, over_half=False)
+    every = list(every)
+    assert (sizes(found) if found else None) == next(iter(every), None)
     found = regular_graph(clients, bad, gone, threat)
-    assert (sizes(found) if found else None) == next(every, None)
+    assert (sizes(found) if found else None) == next(((k, t) for k, t in every if 2 * t > k), None)
 
 
 @pytest.mark.parametrize(("clients", "degree"), [(7, 2), (9, 4), (11, 4), (12, 4), (12, 6)])

@@ -101,8 +101,10 @@ class SecureRound:
     def _answer(self, number: int, letter: bytes, vector: np.ndarray | None = None) -> None:
         try:
             answer = self.federation.clients[number].answer(letter, vector)
-        except Refused:  # too few of its neighbours are left for its own safety: to the server it has vanished
-            return
+        except Refused as refusal:  # too few of its neighbours are left for its own safety: to the server it has vanished
+            if refusal.complaint is None:
+                return
+            answer = refusal.complaint
         self.server.receive(number, answer)
 
     @property

@@ -278,9 +278,9 @@ def as_run(
 
 
 def _terms(secure: SecureSum, method: Method, cohort: Cohort, clients: int, dropout: float, dim: int) -> Terms:
-    """What the clients of this run agree to sum: the pipeline with its clip, grid and noise is a part of it."""
+    """What the clients of this run agree to sum: the pipeline with its clip, grid and noise is a part of it, and a name of its own."""
     message = method.uplink(dim)
-    context = hashlib.sha256(repr(method.pipeline.parts).encode()).digest()
+    context = hashlib.sha256(repr(method.pipeline.parts).encode()).digest() + os.urandom(16)
     return secure.terms(cohort, clients, dropout, message.entries, message.bits, context)
 
 

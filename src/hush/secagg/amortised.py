@@ -29,7 +29,8 @@ def _whole(roster: Roster, terms: Terms) -> Session:
     """Everybody, always."""
     if terms.dropout:
         raise UsageError("Amortised masks cannot do without anybody: set dropout=0, or use hush.secagg.Client and Server.")
-    return Session(terms, roster, _SETUP, tuple(range(len(roster.clients))))
+    everybody = tuple(range(len(roster.clients)))
+    return Session(terms, roster, _SETUP, everybody, (b"amortised",))  # a name that no round of the other protocol has
 
 
 class AmortisedClient:
@@ -123,7 +124,9 @@ class AmortisedServer:
         return seal(self._identity, Kind.INVITATION, SERVER, _SETUP, self._about, body)
 
     def open(self, round: int) -> None:
-        """Begin a round; what came for another one is gone."""
+        """Begin a round; what came for another one is gone. Rounds only go forward."""
+        if round < self._round:
+            raise UsageError(f"Round {round} is over: rounds only go forward.")
         self._sum, self._came, self._round = self._nothing(), set(), round
 
     def receive(self, sender: int, message: bytes) -> None:

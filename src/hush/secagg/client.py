@@ -9,9 +9,10 @@ What a server asks for is refused, for good in that round, where answering would
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +32,8 @@ from hush.secagg.messages import (
     Piece,
     Reader,
     SignedKey,
+    addressed,
     from_bitmap,
-    graph_seed,
     open_message,
     peek,
     seal,
@@ -47,7 +48,7 @@ GetVector = Callable[[], npt.NDArray[np.integer]]
 class Client:
     """One enrolled client, over many rounds."""
 
-    def __init__(self, identity: Identity, roster: Roster, terms: Terms) -> None:
+    def __init__(self, identity: Identity, roster: Roster, terms: Terms, next_round: int = 0) -> None:
         if identity.public not in roster.numbers:
             raise UsageError("This identity is not in the roster: enrol it first.")
         self.roster, self.terms = roster, terms
@@ -55,7 +56,12 @@ class Client:
         self._identity = identity
         self._prepared: dict[int, RoundKeys] = {}
         self._rounds: dict[int, ClientRound] = {}
-        self._next = 0
+        self._next = next_round
+
+    @property
+    def next_round(self) -> int:
+        """The first round that this client may still join. One that is started again must be given it: rounds are not repeated."""
+        return self._next
 
     @property
     def _about(self) -> bytes:
@@ -88,11 +94,13 @@ class Client:
             raise Refused(f"Round {round} is not after round {self._next - 1}: a round is not repeated.")
         if round not in self._prepared:
             raise Refused(f"Client {self.number} has no keys for round {round}.")
-        body = open_message(invitation, self.roster, None, Kind.INVITATION, round, self.roster.digest)
+        about = addressed(self.roster.digest, self.number)
+        body = open_message(invitation, self.roster, None, Kind.INVITATION, round, about)
         keys = self._prepared[round]
         self._next = round + 1
         self._prepared = {later: own for later, own in self._prepared.items() if later > round}
-        self._rounds = {earlier: own for earlier, own in self._rounds.items() if not own.over}
+        for earlier in sorted(self._rounds)[:-1]:  # the last one may still be under way
+            self._rounds.pop(earlier).leave()
         joined = ClientRound(self._identity, self.roster, self.terms, self.number, round, keys, body)
         self._rounds[round] = joined
         return joined
@@ -101,11 +109,12 @@ class Client:
         return f"Client({self.number} of {len(self.roster.clients)}, next round {self._next})"
 
 
-class _Shares(NamedTuple):
+@dataclass(frozen=True)
+class _Shares:
     """What a neighbour entrusted to this client; one of the two is shown at most."""
 
-    own: bytes
-    mask: bytes
+    own: bytes = field(repr=False)
+    mask: bytes = field(repr=False)
 
 
 class ClientRound:
@@ -120,6 +129,7 @@ class ClientRound:
         self._survivors: set[int] | None = None
         self._told: bytes | None = None
         self._masked = False
+        self._answered: set[bytes] = set()
         self._pairs: dict[int, Pair] = {}
         self.session = self._read(body, terms, round)
         self._own = os.urandom(shamir.SECRET_BYTES)
@@ -145,7 +155,8 @@ class ClientRound:
             raise Refused(f"The cohort has {count:,} clients, and {len(self._roster.clients):,} are enrolled.")
         cohort, digests = reader.numbers(count), reader.pieces(count, DIGEST_BYTES)
         try:
-            session = Session(terms, self._roster, round, cohort)
+            session = Session(terms, self._roster, round, cohort, tuple(digests))
+            degree = session.graph.degree
         except UsageError as error:
             raise Refused(str(error)) from None
         if self._me not in session.places:
@@ -153,7 +164,7 @@ class ClientRound:
         if digests[session.places[self._me]] != self._keys.signed.digest(self._me):
             raise Refused("The server shows others another key for this client than its own.")
         own = session.places[self._me]
-        around = neighbours_of(graph_seed(session.digest, digests), count, session.graph.degree, own)[own]
+        around = neighbours_of(session.graph_seed, count, degree, own)[own]
         for place, raw in zip(around, reader.pieces(len(around), SIGNED_KEY_BYTES), strict=True):
             number, key = cohort[place], SignedKey.from_bytes(raw)
             if key.digest(number) != digests[place]:
@@ -179,38 +190,50 @@ class ClientRound:
     # -- everything after it -------------------------------------------------------------------------------------------------------
 
     def answer(self, message: bytes, vector: GetVector | npt.NDArray[np.integer] | None = None) -> bytes:
-        """The answer to the next message of this round. A message that is not the server's own changes nothing; one that is, and
-        asks for what a client must not give, ends the round for it."""
+        """The answer to the next message of this round. A message that is not the server's own, or not for this client, or was
+        answered before, changes nothing; one that asks for what a client must not give ends the round for it."""
         if self.over:
             raise Refused(f"Client {self._me} has left round {self.session.round}: it answers nothing more in it.")
         kind, _ = peek(message, None)
-        body = open_message(message, self._roster, None, kind, self.session.round, self._digest)
+        body = open_message(message, self._roster, None, kind, self.session.round, addressed(self._digest, self._me))
+        name = hashlib.sha256(message).digest()
+        if name in self._answered:
+            raise BadMessage(None, "this very message was answered before")
         try:
             if kind is Kind.DELIVERY:
-                return self._mask(Reader(body, None), vector)
-            if kind is Kind.SURVIVORS:
-                return self._hear(Reader(body, None))
-            if kind is Kind.VOTES:
-                return self._count(Reader(body, None))
-            raise Refused(f"The server sends {kind.name.lower()}, which is no question to a client.")
+                answer = self._mask(Reader(body, None), vector)
+            elif kind is Kind.SURVIVORS:
+                answer = self._hear(Reader(body, None))
+            elif kind is Kind.VOTES:
+                answer = self._count(Reader(body, None))
+            else:
+                raise Refused(f"The server sends {kind.name.lower()}, which is no question to a client.")
         except (Refused, BadMessage):
-            self._leave()
+            self.leave()
             raise
+        self._answered.add(name)
+        return answer
 
     def _mask(self, reader: Reader, vector: GetVector | npt.NDArray[np.integer] | None) -> bytes:
         """The vector under its own mask and those of all pairs that can still be put together again."""
         if self._masked:
             raise Refused("The server asks for a second masked vector: their difference would tell what it must not.")
-        held = {}
+        held: dict[int, _Shares] = {}
+        spoilt: list[int] = []
         for _ in range(reader.number()):
             number, sealed = reader.number(), reader.take(SEALED_BYTES)
-            if number not in self._pairs or number in held:
+            if number not in self._pairs or number in held or number in spoilt:
                 raise Refused(f"The server delivers shares of client {number}, who is no neighbour, or does so twice.")
             opened = self._pairs[number].open(self._digest, number, self._me, sealed)
             if opened is None:
-                raise Refused(f"The shares of client {number} were changed on their way, or are not of this round.")
-            held[number] = _Shares(*opened)
+                spoilt.append(number)
+            else:
+                held[number] = _Shares(*opened)
         reader.end()
+        if spoilt:
+            refusal = Refused(f"The shares of client {spoilt[0]} were changed on their way, or never could be opened.")
+            refusal.complaint = self._seal(Kind.COMPLAINT, b"".join(number.to_bytes(4, "big") for number in spoilt))
+            raise refusal
         if len(held) < self.session.graph.threshold:
             raise Refused(
                 f"{len(held)} of {len(self._pairs)} neighbours are left, and {self.session.graph.threshold} are needed to "
@@ -259,20 +282,20 @@ class ClientRound:
         return self._reveal()
 
     def _count(self, reader: Reader) -> bytes:
-        """Enough neighbours signed that they were told of the same survivors: then nobody opens another sum."""
+        """Enough of the whole cohort signed that they were told of the same survivors: then nobody opens another sum."""
         if self.session.terms.threat != "malicious" or self._survivors is None or self._told is None:
             raise Refused("The server sends signatures that nobody asked for.")
-        voters: set[int] = set()
+        voters = {self._me}
         for _ in range(reader.number()):
             number, signature = reader.number(), reader.take(SIGNATURE_BYTES)
-            if number not in self._survivors or number not in self._pairs or number in voters:
+            if number not in self._survivors or number in voters:
                 raise Refused(f"Client {number} cannot vouch for the survivors, or does so twice.")
             if not is_signed(self._roster.clients[number], signature, vote_statement(self._digest, self._told)):
                 raise Refused(f"Client {number} did not sign these survivors: the server may have told it of others.")
             voters.add(number)
         reader.end()
-        if len(voters) < self.session.graph.threshold:
-            raise Refused(f"{len(voters)} neighbours vouch for the survivors, and {self.session.graph.threshold} must.")
+        if len(voters) < self.session.quorum:
+            raise Refused(f"{len(voters)} clients vouch for the survivors, and {self.session.quorum} must.")
         return self._reveal()
 
     def _reveal(self) -> bytes:
@@ -280,14 +303,15 @@ class ClientRound:
         assert self._survivors is not None
         shown = [shares.own if j in self._survivors else shares.mask for j, shares in self._held.items()]
         message = self._seal(Kind.REVEAL, b"".join(shown))
-        self._leave()
+        self.leave()
         return message
 
-    def _leave(self) -> None:
-        """Forget what this round was hidden with."""
-        self.over = True
-        self._held, self._pairs, self._own = {}, {}, b""
-        del self._keys
+    def leave(self) -> None:
+        """Have no part in this round any more, and forget what it was hidden with."""
+        if not self.over:
+            self.over = True
+            self._held, self._pairs, self._own = {}, {}, b""
+            del self._keys
 
     def _seal(self, kind: Kind, *body: Piece) -> bytes:
         return seal(self._identity, kind, self._me, self.session.round, self._digest, *body)

@@ -8,6 +8,9 @@ from hush.errors import HushError
 class Refused(HushError):
     """A client will not do what it was asked: its own privacy would depend on the server's honesty."""
 
+    complaint: bytes | None = None
+    """What to send to the server all the same, where another client is to blame."""
+
 
 class Aborted(HushError):
     """A round ended without a sum; nobody's input was opened."""

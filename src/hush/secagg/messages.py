@@ -44,6 +44,7 @@ class Kind(IntEnum):
     VOTE = 7
     VOTES = 8
     REVEAL = 9
+    COMPLAINT = 10
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ def seal(identity: Identity, kind: Kind, sender: int, round: int, about: bytes, 
     """A message, signed. `about` is what it belongs to; the body may come in pieces, which are copied once."""
     header = _HEADER.pack(MAGIC, kind, sender, round, sum(memoryview(piece).nbytes for piece in body))
     return b"".join((header, *body, identity.sign(_statement(about, header, *body))))
+
+
+def addressed(about: bytes, receiver: int) -> bytes:
+    """What a letter of the server's belongs to: it is for one client, and means nothing to another."""
+    return about + b" to " + struct.pack(">I", receiver)
 
 
 def _statement(about: bytes, header: bytes, *body: Piece) -> bytes:
@@ -167,11 +173,6 @@ class SignedKey:
     def digest(self, sender: int) -> bytes:
         """What the graph is drawn from. Without the signature: that could be made again and again until a graph suits."""
         return hashlib.sha256(b"hush secagg key digest" + struct.pack(">I", sender) + self.cipher + self.mask).digest()
-
-
-def graph_seed(session: bytes, digests: list[bytes]) -> bytes:
-    """The graph follows from the session and everybody's keys."""
-    return hashlib.sha256(b"hush secagg graph" + session + b"".join(digests)).digest()
 
 
 def bitmap(chosen: set[int], cohort: tuple[int, ...]) -> bytes:

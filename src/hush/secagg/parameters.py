@@ -20,11 +20,15 @@ the probability of these events in a k-regular graph
   gets an answer from each honest one and two from each corrupted one, and needs t for either secret;
 * below 2^-20: a client has fewer than t neighbours left, and the round fails, with nothing lost but the round.
 
-The first two together are below 2^-40. "malicious" is the source's "semi-malicious": the ring is drawn honestly, as it is when it
-follows from a hash of all signed keys. What the source does not say: such a server picks the dropouts after it has seen the ring,
-and then the first bound says nothing. The threshold still does. The honest client next to a run has k / 2 neighbours on its other
-side, so its self seed stays hidden unless the run holds t - k / 2 corrupted ones that answer; a cut takes two such runs, with
-2 t - k corrupted among their k places. If all clients answer for the same list of survivors, this has probability below
+The first two together are below 2^-40. **The threshold is over half of the degree**, which the source does not ask for against a
+curious server. Without it a server need not lie: it does not wait for two runs of k / 2 clients, and opens the sum of the arc
+between them, with the noise of few. With it the client beside such a run has too few neighbours left, and refuses.
+
+"malicious" is the source's "semi-malicious": the ring is drawn honestly, as it is when it follows from a hash of all signed keys.
+What the source does not say: such a server picks the dropouts after it has seen the ring, and then the first bound says nothing.
+The threshold still does. The honest client next to a run has k / 2 neighbours on its other side, so its self seed stays hidden
+unless the run holds t - k / 2 corrupted ones that answer; a cut takes two such runs, with 2 t - k corrupted among their k places.
+As all clients answer for the same list of survivors (a quorum of the whole cohort signs it), this has probability below
 (n - k - 1) / 2 * 2^-41, whoever is dropped: 2^-32 for a thousand clients.
 """
 
@@ -97,8 +101,11 @@ def graph_for(clients: int, corrupted: float, dropout: float, threat: str = "cur
     return found
 
 
-def regular_graph(clients: int, corrupted: int, dropped: int, threat: str) -> Graph | None:
-    """The k-regular graph of least even degree k < clients - 1 that keeps the module's three bounds, with its least threshold."""
+def regular_graph(clients: int, corrupted: int, dropped: int, threat: str, over_half: bool = True) -> Graph | None:
+    """The k-regular graph of least even degree k < clients - 1 that keeps the module's three bounds, with its least threshold.
+
+    `over_half=False` is the source's, whose threshold for a curious server may be half of the degree or less.
+    """
     security = 2.0 ** -(SECURITY_BITS + 1) / clients  # half for the cut, half for the shares, and that for each client
     failure = 2.0**-FAILURE_BITS / clients
     degrees = range(2, clients - 1, 2)
@@ -107,6 +114,7 @@ def regular_graph(clients: int, corrupted: int, dropped: int, threat: str) -> Gr
     degree = 2 + 2 * first
     while degree < clients - 1:
         low = _least_threshold(degree, worst_case(clients, corrupted, degree, security), threat)
+        low = max(low, degree // 2 + 1) if over_half else low
         high = degree - worst_case(clients, dropped, degree, failure)
         if low <= high:
             return Graph(degree, low, complete=False)

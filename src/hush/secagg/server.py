@@ -32,9 +32,10 @@ from hush.secagg.messages import (
     SIGNED_KEY_BYTES,
     Kind,
     SignedKey,
+    addressed,
     bitmap,
-    graph_seed,
     open_message,
+    peek,
     seal,
     vote_statement,
 )
@@ -54,6 +55,8 @@ class Stage(StrEnum):
     ABORTED = "nothing more: aborted"
 
 
+MOST_AHEAD = 4096
+"""Rounds that keys are kept for: a client that sends them for more would fill the server's memory."""
 _EXPECTED = {
     Stage.SHARES: Kind.SHARES,
     Stage.VECTORS: Kind.MASKED,
@@ -82,12 +85,18 @@ class Server:
         size = 8 + SIGNED_KEY_BYTES
         if len(body) % size:
             raise BadMessage(sender, "it holds no whole number of keys")
+        if len(body) // size > MOST_AHEAD:
+            raise BadMessage(sender, f"it holds keys for more than {MOST_AHEAD:,} rounds")
         read: dict[int, SignedKey] = {}
         for place in range(0, len(body), size):
             round = int.from_bytes(body[place : place + 8], "big")
             key = SignedKey.from_bytes(bytes(body[place + 8 : place + size]))
-            if round < self._next or round in read or sender in self._keys.get(round, {}):
-                raise BadMessage(sender, f"round {round} is over, or has a key of this client already")
+            if round in read or round >= self._next + MOST_AHEAD:
+                raise BadMessage(sender, f"it has two keys for round {round}, or that is too far ahead")
+            if self._keys.get(round, {}).get(sender, key) != key:
+                raise BadMessage(sender, f"round {round} has another key of this client already")
+            if round < self._next:  # a message that came late: what is over is over, and the rest is as good as ever
+                continue
             if not key.holds(self.roster, about, sender, round):
                 raise BadMessage(sender, f"its key for round {round} is not signed")
             if not (is_usable(key.cipher) and is_usable(key.mask)):
@@ -109,7 +118,12 @@ class Server:
         members = tuple(sorted(number for number in set(cohort) if number in keys))
         if len(members) < self.terms.smallest:
             raise Aborted(f"{len(members)} clients have keys for round {round}, and {self.terms.smallest} are needed.")
-        session = Session(self.terms, self.roster, round, members)
+        digests = tuple(keys[number].digest(number) for number in members)
+        session = Session(self.terms, self.roster, round, members, digests)
+        try:
+            _ = session.graph
+        except UsageError as reason:
+            raise Aborted(str(reason)) from None
         self._next = round + 1
         self._keys = {later: own for later, own in self._keys.items() if later > round}
         return ServerRound(self._identity, session, {number: keys[number] for number in members}, self._workers)
@@ -123,9 +137,7 @@ class ServerRound:
 
     def __init__(self, identity: Identity, session: Session, keys: dict[int, SignedKey], workers: int | None = None) -> None:
         self.session, self._identity, self._keys, self._workers = session, identity, keys, workers
-        digests = [key.digest(number) for number, key in keys.items()]
-        around = neighbours_of(graph_seed(session.digest, digests), len(keys), session.graph.degree)
-        self._digests = b"".join(digests)
+        around = neighbours_of(session.graph_seed, len(keys), session.graph.degree)
         self._around = {number: tuple(session.cohort[place] for place in around[own]) for own, number in enumerate(session.cohort)}
         self.stage = Stage.SHARES
         self.waiting: set[int] = set(session.cohort)
@@ -137,12 +149,14 @@ class ServerRound:
         self._sealed_by: set[int] = set()
         self._came: set[int] = set()
         self._told = b""
+        self._complaints: dict[int, int] = {}
         self._votes: dict[int, bytes] = {}
         self._shown: dict[int, dict[int, bytes]] = {}
         self.included: tuple[int, ...] = ()
         """Whose vectors the sum holds."""
         self.suspects: tuple[int, ...] = ()
-        """Who showed a share that does not fit the others."""
+        """Who showed a share that does not fit the others, or sent letters that could not be opened; the word of one client is
+        enough to be listed here, and nobody should be banned for it alone."""
         self.bytes_up: dict[int, int] = dict.fromkeys(session.cohort, 0)
         self.bytes_down: dict[int, int] = dict.fromkeys(session.cohort, 0)
 
@@ -168,11 +182,15 @@ class ServerRound:
         if sender not in self.waiting:
             raise BadMessage(sender, "nothing more is expected of this client in this stage")
         kind = _EXPECTED[self.stage]
+        if kind is Kind.MASKED and peek(message, sender)[0] is Kind.COMPLAINT:
+            kind = Kind.COMPLAINT
         body = open_message(message, self.session.roster, sender, kind, self.session.round, self.session.digest)
         if kind is Kind.SHARES:
             self._take_shares(sender, body)
         elif kind is Kind.MASKED:
             self._take_vector(sender, body)
+        elif kind is Kind.COMPLAINT:
+            self._take_complaint(sender, body)
         elif kind is Kind.VOTE:
             self._take_vote(sender, body)
         else:
@@ -194,6 +212,14 @@ class ServerRound:
             raise BadMessage(sender, f"it does not hold {terms.entries:,} entries of {terms.bits} bits")
         add_packed(self._sum, body, terms.bits)
         self._came.add(sender)
+
+    def _take_complaint(self, sender: int, body: memoryview) -> None:
+        """It could not open some letters, and has left. Who is right cannot be seen from here; who is complained of by many can."""
+        blamed = {int.from_bytes(body[i : i + 4], "big") for i in range(0, len(body), 4)}
+        if not blamed or len(body) % 4 or not blamed <= set(self._held[sender]):
+            raise BadMessage(sender, "it complains of somebody whose letter it was not sent")
+        for number in blamed:
+            self._complaints[number] = self._complaints.get(number, 0) + 1
 
     def _take_vote(self, sender: int, body: memoryview) -> None:
         vote = bytes(body)
@@ -217,7 +243,7 @@ class ServerRound:
         """The invitations."""
         cohort = self.session.cohort
         members = len(cohort).to_bytes(4, "big") + b"".join(number.to_bytes(4, "big") for number in cohort)
-        common = self.session.terms.digest + members + self._digests
+        common = self.session.terms.digest + members + b"".join(self.session.keys)
         about = self.session.roster.digest  # the session is what an invitation tells
         return {
             number: self._letter(
@@ -241,6 +267,7 @@ class ServerRound:
             self._open(answered)
         except Aborted:
             self.stage = Stage.ABORTED
+            self.suspects = tuple(sorted({*self.suspects, *self._complaints}))
             raise
         return {}
 
@@ -256,12 +283,10 @@ class ServerRound:
         """To each the letters of its neighbours. One with too few of them left is let go: it would refuse."""
         self._need(len(shared), "sent shares")
         threshold = self.session.graph.threshold
-        self._held = {
-            number: letters
-            for number in sorted(shared)
-            if len(letters := tuple(j for j in self._around[number] if j in shared)) >= threshold
-        }
-        self._need(len(self._held), "have enough neighbours left")
+        while alone := {i for i in shared if sum(j in shared for j in self._around[i]) < threshold}:
+            shared = shared - alone  # nobody has masked with them yet, so nobody needs their keys
+        self._need(len(shared), "have enough neighbours left")
+        self._held = {number: tuple(j for j in self._around[number] if j in shared) for number in sorted(shared)}
         self._next_stage(Stage.VECTORS, self._held)
         out = {}
         for number, senders in self._held.items():
@@ -278,32 +303,31 @@ class ServerRound:
         return {number: self._letter(Kind.SURVIVORS, number, self._told) for number in sorted(self._came)}
 
     def _tell_votes(self, voted: set[int]) -> dict[int, bytes]:
-        threshold = self.session.graph.threshold
+        quorum = self.session.quorum
+        if len(voted) < quorum:
+            raise Aborted(f"{len(voted)} clients vouch for the survivors, and {quorum} must.")
+        some = sorted(voted)[:quorum]
+        told = {j: j.to_bytes(4, "big") + self._votes[j] for j in some}
         letters = {}
         for number in sorted(voted):
-            own = [j for j in self._around[number] if j in voted]
-            if len(own) >= threshold:
-                body = len(own).to_bytes(4, "big") + b"".join(j.to_bytes(4, "big") + self._votes[j] for j in own)
-                letters[number] = self._letter(Kind.VOTES, number, body)
-        if not letters:
-            raise Aborted(
-                f"{len(voted)} clients vouch for the survivors: nobody has the {threshold} neighbours among them it needs."
-            )
+            others = [vote for j, vote in told.items() if j != number]
+            letters[number] = self._letter(Kind.VOTES, number, len(others).to_bytes(4, "big") + b"".join(others))
         self._next_stage(Stage.OPENING, letters)
-        self._votes = {number: self._votes[number] for number in letters}
         return letters
 
     def _need(self, number: int, did: str) -> None:
         if number < self.session.fewest:
+            told = ", ".join(f"client {who} by {many}" for who, many in sorted(self._complaints.items())[:5])
             raise Aborted(
-                f"{number} of {len(self.session.cohort)} clients {did}, and {self.session.fewest} are the fewest agreed on."
+                f"{number} of {len(self.session.cohort)} clients {did}, and {self.session.fewest} are the fewest agreed on"
+                + (f"; complained of, for letters that cannot be opened: {told}." if told else ".")
             )
 
     def _next_stage(self, stage: Stage, asked: Iterable[int]) -> None:
         self.stage, self.waiting = stage, set(asked)
 
     def _letter(self, kind: Kind, number: int, body: bytes, about: bytes | None = None) -> bytes:
-        digest = self.session.digest if about is None else about
+        digest = addressed(self.session.digest if about is None else about, number)
         message = seal(self._identity, kind, SERVER, self.session.round, digest, body)
         self.bytes_down[number] += len(message)
         return message
@@ -339,7 +363,8 @@ class ServerRound:
         threshold, shown = self.session.graph.threshold, self._shown.get(number, {})
         if len(shown) < threshold:
             raise Aborted(f"{len(shown)} neighbours of client {number} opened their shares, and {threshold} are needed.")
-        places = sorted(shown)
+        doubted = {self.session.places[who] + 1 for who in suspects}
+        places = sorted(shown, key=lambda x: (x in doubted, x))  # those that lied before come last
         chosen = places[:threshold]
         if (secret := self._fits(number, {x: shown[x] for x in chosen}, alive)) is not None:
             return secret

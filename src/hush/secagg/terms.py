@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 import struct
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +16,10 @@ from functools import cached_property
 from hush.errors import UsageError
 from hush.secagg.identity import Roster
 from hush.secagg.packing import LARGEST_BITS, packed_bytes
-from hush.secagg.parameters import THREATS, Graph, exactly, graph_for, whole_below
+from hush.secagg.parameters import THREATS, Graph, exactly, graph_for, whole_above, whole_below
 
-LARGEST_ENTRIES = 2**31
+LARGEST_VECTOR = 2**32 - 2**16
+"""Bytes of a packed vector: the length of a message has 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,21 @@ class Terms:
     smallest: int = 3
     """The smallest cohort that a client joins."""
     context: bytes = b""
-    """Whatever else was agreed on (clip, grid, noise): clients whose contexts differ cannot be summed."""
+    """Whatever else was agreed on (clip, grid, noise), and a name that no other run of these clients has: those whose contexts
+    differ cannot be summed, and what was said in an earlier run says nothing in this one."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.entries <= LARGEST_ENTRIES or self.entries != int(self.entries):
-            raise UsageError(f"entries must be a whole number from 1 to {LARGEST_ENTRIES:,}, not {self.entries}.")
-        if not 1 <= self.bits <= LARGEST_BITS or self.bits != int(self.bits):
+        for name in ("entries", "bits", "smallest"):
+            try:
+                object.__setattr__(self, name, operator.index(getattr(self, name)))  # numpy's whole numbers, too
+            except TypeError:
+                raise UsageError(f"{name} must be a whole number, not {getattr(self, name)!r}.") from None
+        if not 1 <= self.bits <= LARGEST_BITS:
             raise UsageError(f"bits must be a whole number from 1 to {LARGEST_BITS}, not {self.bits}.")
-        if self.smallest < 3 or self.smallest != int(self.smallest):
+        if self.entries < 1 or self.message_bytes > LARGEST_VECTOR:
+            most = LARGEST_VECTOR * 8 // self.bits
+            raise UsageError(f"entries must be a whole number from 1 to {most:,} at {self.bits} bits, not {self.entries:,}.")
+        if self.smallest < 3:
             raise UsageError(f"A sum hides its parts from three clients on: smallest must be at least 3, not {self.smallest}.")
         if self.threat not in THREATS:
             raise UsageError(f"threat must be one of {', '.join(THREATS)}, not '{self.threat}'.")
@@ -53,6 +62,8 @@ class Terms:
         if self.honest_min < 2:
             raise UsageError("Fewer than two honest clients may be left in a sum: lower dropout or corrupted, or raise smallest.")
         self.graph(self.smallest)
+        if self.threat == "malicious" and self.fewest(self.smallest) < self.quorum(self.smallest):
+            raise UsageError("Fewer may survive than must vouch for the survivors: lower dropout or corrupted.")
 
     def graph(self, clients: int) -> Graph:
         """Neighbours and threshold in a cohort of this size."""
@@ -61,6 +72,11 @@ class Terms:
     def fewest(self, clients: int) -> int:
         """How many of a cohort must be in a sum that is opened."""
         return clients - whole_below(self.dropout, clients)
+
+    def quorum(self, clients: int) -> int:
+        """How many of a cohort must sign the same survivors, where the server may lie: two lists cannot both have so many, since
+        the corrupted alone sign twice."""
+        return (clients + whole_above(self.corrupted, clients)) // 2 + 1
 
     @property
     def honest_min(self) -> int:
@@ -90,6 +106,9 @@ class Session:
     round: int
     cohort: tuple[int, ...]
     """Numbers in the roster, ascending."""
+    keys: tuple[bytes, ...] = ()
+    """A digest of each one's keys of this round: a round that is run again has another name, and what was signed in the first
+    one is of no use in the second."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.round < 2**63:
@@ -104,7 +123,8 @@ class Session:
     @cached_property
     def digest(self) -> bytes:
         members = struct.pack(f">Q{len(self.cohort)}I", self.round, *self.cohort)
-        return hashlib.sha256(b"hush secagg session" + self.terms.digest + self.roster.digest + members).digest()
+        told = self.terms.digest + self.roster.digest + members + b"".join(self.keys)
+        return hashlib.sha256(b"hush secagg session" + told).digest()
 
     @cached_property
     def graph(self) -> Graph:
@@ -113,6 +133,18 @@ class Session:
     @property
     def fewest(self) -> int:
         return self.terms.fewest(len(self.cohort))
+
+    @property
+    def quorum(self) -> int:
+        return self.terms.quorum(len(self.cohort))
+
+    @cached_property
+    def graph_seed(self) -> bytes:
+        """The circle follows from everybody's keys. A server that may lie could try out keys of corrupted clients until a circle
+        suits it: there each try is made to cost it time and memory."""
+        if self.terms.threat == "malicious" and not self.graph.complete:
+            return hashlib.scrypt(self.digest, salt=b"hush secagg graph", n=2**14, r=8, p=1, dklen=32)
+        return hashlib.sha256(b"hush secagg graph" + self.digest).digest()
 
     @cached_property
     def places(self) -> dict[int, int]:

@@ -52,7 +52,7 @@ class _Worker:
 
     def __init__(self, total: Vector, plus: Sequence[bytes], minus: Sequence[bytes], begin: int, end: int) -> None:
         self._begin, self._end = begin, end
-        command = [sys.executable, "-m", "hush.secagg.unmask"]
+        command = [sys.executable, "-P", "-m", "hush.secagg.unmask"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         header = np.array(
