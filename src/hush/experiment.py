@@ -16,12 +16,12 @@ from hush import methods
 from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation, SecretParticipation
 from hush.core import Method
 from hush.engines.run import Run
-from hush.engines.simulation import as_run, set_up
+from hush.engines.simulation import set_up
 from hush.errors import DataError, NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.guarantee import Budget
 from hush.privacy.plan import is_private, needs_noise, takes_turns
-from hush.privacy.shares import SecureSum
+from hush.privacy.shares import SecureSum, as_run
 from hush.tasks.build import load_task
 from hush.tasks.catalogue import dataset
 from hush.tasks.partition import parse

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 import warnings
@@ -35,11 +34,10 @@ from hush.names import pick
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
 from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
-from hush.privacy.plan import is_private, takes_turns, with_secure_noise
+from hush.privacy.plan import is_private, takes_turns
 from hush.privacy.settle import settle_privacy
-from hush.privacy.shares import SecureSum, with_secure_sum
+from hush.privacy.shares import SecureSum, as_run
 from hush.random import derive, keys_of
-from hush.secagg.terms import Terms
 from hush.secret import Secret
 from hush.tasks.task import Clients, Examples, Task, whole
 from hush.version import __version__
@@ -222,7 +220,7 @@ def set_up(
     if refused is not None:
         method = replace(method, local=_initial_round(method, learner, train, cohort, seed))
     charging.refuse_idle_ledger(method, plan, ledger, population)
-    terms = None if secure_sum is None else _terms(secure_sum, method, cohort, train.count, dropout, learner.dim)
+    terms = None if secure_sum is None else secure_sum.terms_of(method, cohort, train.count, dropout, learner.dim)
     print_of_run = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, *arithmetic(place))
     own = secret.of_run(print_of_run) if secret is not None else Secret.for_run(print_of_run)
     mark, secure = own.stream("run id", 0, 8).hex(), plan is not None and plan.secure
@@ -266,22 +264,6 @@ def set_up(
         budget=privacy.epsilon if privacy is not None and plan is not None else None,
         federation=None if terms is None else Federation(train.count, terms),
     )
-
-
-def as_run(
-    method: Method, cohort: Cohort, clients: int, secure_noise: bool, secure_sum: SecureSum | None, dropout: float
-) -> Method:
-    """The method with the kind of noise and of sum that it runs with."""
-    if secure_sum is not None:
-        return with_secure_sum(method, cohort, clients, secure_sum, dropout)
-    return with_secure_noise(method, cohort) if secure_noise else method
-
-
-def _terms(secure: SecureSum, method: Method, cohort: Cohort, clients: int, dropout: float, dim: int) -> Terms:
-    """What the clients of this run agree to sum: the pipeline with its clip, grid and noise is a part of it, and a name of its own."""
-    message = method.uplink(dim)
-    context = hashlib.sha256(repr(method.pipeline.parts).encode()).digest() + os.urandom(16)
-    return secure.terms(cohort, clients, dropout, message.entries, message.bits, context)
 
 
 def past_frozen_layers(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 from dataclasses import dataclass, replace
 
 from hush import cohort as cohorts
 from hush.cohort import Cohort
 from hush.core import Method, Transform
 from hush.errors import NoGuarantee, UsageError
-from hush.privacy.plan import smallest_cohort, unproved_part
+from hush.privacy.plan import smallest_cohort, unproved_part, with_secure_noise
 from hush.privacy.record_plan import has_own_noise
 from hush.secagg.terms import Terms
 from hush.transforms.discretize import Discretize
@@ -49,6 +51,12 @@ class SecureSum:
             raise UsageError(f"A sum hides its parts from three clients on, and a cohort here has {fewest}: take a larger one.")
         lost = self.tolerated(fewest, dropout)
         return Terms(entries, bits, lost, self.corrupted, self.threat, fewest, context)
+
+    def terms_of(self, method: Method, cohort: Cohort, clients: int, dropout: float, dim: int) -> Terms:
+        """The same for a method that runs: its pipeline, with clip, grid and noise, is agreed on, and a name that no other run has."""
+        message = method.uplink(dim)
+        context = hashlib.sha256(repr(method.pipeline.parts).encode()).digest() + os.urandom(16)
+        return self.terms(cohort, clients, dropout, message.entries, message.bits, context)
 
 
 def contacted(cohort: Cohort, clients: int) -> tuple[int, int]:
@@ -121,6 +129,15 @@ def with_secure_sum(method: Method, cohort: Cohort, clients: int, secure: Secure
         kind = part.kind if isinstance(part, ExactNoise) and part.kind != "gaussian" else "skellam"
         kept.append(NoiseShares(part.multiplier, kind=kind, among=among, corrupted=terms.corrupted, threat=terms.threat))
     return method.with_pipeline(*kept)
+
+
+def as_run(
+    method: Method, cohort: Cohort, clients: int, secure_noise: bool, secure_sum: SecureSum | None, dropout: float
+) -> Method:
+    """The method with the kind of noise and of sum that it runs with."""
+    if secure_sum is not None:
+        return with_secure_sum(method, cohort, clients, secure_sum, dropout)
+    return with_secure_noise(method, cohort) if secure_noise else method
 
 
 def as_summed(method: Method) -> Method:
