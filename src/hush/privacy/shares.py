@@ -53,7 +53,7 @@ class SecureSum:
         return Terms(entries, bits, lost, self.corrupted, self.threat, fewest, context)
 
     def terms_of(self, method: Method, cohort: Cohort, clients: int, dropout: float, dim: int) -> Terms:
-        """The same for a method that runs: its pipeline, with clip, grid and noise, is agreed on, and a name that no other run has."""
+        """The same for a method that runs: clients agree on its pipeline, with clip, grid and noise, and on a name of this run."""
         message = method.uplink(dim)
         context = hashlib.sha256(repr(method.pipeline.parts).encode()).digest() + os.urandom(16)
         return self.terms(cohort, clients, dropout, message.entries, message.bits, context)
