@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 import torch
 
 import hush
+from hush.privacy import accountant
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # read once, by the first import: set later, a missing data set is looked for on the network
 torch.set_num_threads(1)  # two pytest workers share two cores
 
 
@@ -21,6 +24,12 @@ def _own_machine_key(tmp_path_factory: pytest.TempPathFactory) -> None:
     (home / "noise.key").chmod(0o600)
     os.environ["HUSH_HOME"] = str(home)
     os.environ["HUSH_CACHE"] = str(tmp_path_factory.mktemp("hush-cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _losses_of_many_plans_are_kept() -> None:
+    """The accountant keeps the last 32 losses; the tests ask for the same plans again and again, with others in between."""
+    accountant._cached_loss = lru_cache(maxsize=200)(accountant._cached_loss.__wrapped__)  # type: ignore[attr-defined]
 
 
 @pytest.fixture

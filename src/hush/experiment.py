@@ -30,7 +30,7 @@ from hush.tasks.task import Task
 
 DEFAULT_METHOD = "fed-smp-top-k"
 DEFAULT_EPSILON = 8.0
-SECURE_KEYS = ("sum_bits", "tolerate", "corrupted", "threat")
+SECURE_KEYS = ("sum_bits", "tolerate", "corrupted", "threat", "masks")
 """What says how a sum is made secure."""
 SAMPLINGS = ("poisson", "fixed", "bounded", "secret", "rotation")
 
@@ -67,6 +67,7 @@ class Spec(BaseModel):
     tolerate: float | None = None
     corrupted: float | None = None
     threat: str | None = None
+    masks: str | None = None
     noise_mode: str = "fast"
     ledger: str | None = None
     population: str | None = None

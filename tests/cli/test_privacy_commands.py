@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hush.audit.findings import Scene
+from hush.transforms import Gaussian
 from tests.cli.test_cli import FAST, hush
 
 SHARED = ["--population", "people"]
@@ -17,10 +19,10 @@ SHARED = ["--population", "people"]
 
 def test_a_budget_shared_by_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     book = str(tmp_path / "l.db")
-    code, out, _ = hush(capsys, "ledger", "create", book, "--population", "people", "--clients", "60", "--epsilon", "6")
+    code, out, _ = hush(capsys, "ledger", "create", book, "--population", "people", "--clients", "60", "--epsilon", "1")
     assert code == 0
-    assert "may spend epsilon 6" in out
-    run = ["run", "dp-fedavg", *FAST, "--noise", "1.2", "--ledger", book, *SHARED]
+    assert "may spend epsilon 1" in out
+    run = ["run", "dp-fedavg", *FAST, "--noise", "2.5", "--set", "local_epochs=1", "--ledger", book, *SHARED]
     spent = []
     for i in range(2):
         code, out, _ = hush(capsys, *run, "--seed", str(i), "--out", str(tmp_path / f"r{i}"), "--json")
@@ -29,18 +31,19 @@ def test_a_budget_shared_by_runs(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert spent[0]["epsilon"] == pytest.approx(spent[1]["epsilon"])
     assert spent[1]["population"]["runs"] == 2
     assert spent[0]["epsilon"] < spent[1]["population"]["epsilon"] < 2 * spent[0]["epsilon"] + 0.01
-    code, out, _ = hush(capsys, *run, "--rounds", "200", "--seed", "9", "--out", str(tmp_path / "long"), "--json")
+    more = ["--rounds", "200", "--eval-every", "200", "--seed", "9"]
+    code, out, _ = hush(capsys, *run, *more, "--out", str(tmp_path / "long"), "--json")
     long = json.loads(out)
     assert code == 0
     assert 0 < long["rounds"] < 200
     assert "would be exceeded" in long["stopped"]
-    assert long["population"]["epsilon"] <= 6
+    assert long["population"]["epsilon"] <= 1
     code, _, err = hush(capsys, *run, "--seed", "10", "--out", str(tmp_path / "none"))
     assert code == 2
     assert "Not one round fits" in err
     code, out, _ = hush(capsys, "ledger", "show", book, "--json")
     (row,) = json.loads(out)["populations"]
-    assert row["epsilon"] <= 6 < row["epsilon_adaptive"] + 6
+    assert row["epsilon"] <= 1 < row["epsilon_adaptive"] + 1
     assert len(row["runs"]) == 3
     code, out, _ = hush(capsys, "ledger", "show", book)
     assert "people" in out
@@ -169,7 +172,16 @@ def test_a_careless_delta_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
     assert "permits publishing one" in err
 
 
-def test_audit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def smaller_audits(monkeypatch: pytest.MonkeyPatch, *scenes: Scene) -> None:
+    """`make soak` has whole ones."""
+    # the package's name `audit` is the function, so the module is asked for by its path
+    module = importlib.import_module("hush.audit.audit")
+    monkeypatch.setattr(module, "SCENES", scenes)
+    monkeypatch.setattr(module, "_ENTRIES", 1_000_000)
+
+
+def test_audit(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smaller_audits(monkeypatch, Scene(2, 1.0, 6000), Scene(10, 0.3, 3000))
     code, out, _ = hush(capsys, "audit", "dp-fedavg", "--no-training", "--out", str(tmp_path / "a"))
     assert code == 0
     assert "passes" in out
@@ -184,11 +196,8 @@ def test_audit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 def test_the_audit_of_a_run_takes_its_settings(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hush(capsys, "run", "fed-smp-rand-k", *FAST, "--epsilon", "6", "--sampling", "fixed", "--out", str(tmp_path / "r"), "--json")
+    hush(capsys, "run", "fed-smp-rand-k", *FAST, "--epsilon", "2", "--sampling", "fixed", "--out", str(tmp_path / "r"), "--json")
     noise = json.loads((tmp_path / "r" / "result.json").read_text())["noise_multiplier"]
-    from hush.audit.findings import Scene
-    from hush.transforms import Gaussian
-
     right = Gaussian.decode
 
     def quiet(self, total, state, rnd, public, secret):  # type: ignore[no-untyped-def]
@@ -196,8 +205,7 @@ def test_the_audit_of_a_run_takes_its_settings(
         return total + (noised - total) / 2, state
 
     monkeypatch.setattr(Gaussian, "decode", quiet)
-    # the package's name `audit` is the function, so the module is asked for by its path
-    monkeypatch.setattr(importlib.import_module("hush.audit.audit"), "SCENES", (Scene(1, 1.0, 2000),))
+    smaller_audits(monkeypatch, Scene(1, 1.0, 2000))
     code, out, _ = hush(capsys, "audit", str(tmp_path / "r"), "--no-training", "--json")
     report = json.loads(out)
     assert code == 2

@@ -17,8 +17,9 @@ from hush.certify import verify_run
 from hush.engines import charging, simulation
 from hush.privacy.ledger import Ledger
 from tests.conftest import make_task
-from tests.faults import ROUNDS, Child
+from tests.faults import Child
 
+ROUNDS = 40
 pytestmark = pytest.mark.filterwarnings("ignore:.*is new in", "ignore:This very run was charged before")
 
 
@@ -51,9 +52,9 @@ def survive(child: Child, chance: random.Random, kills: int) -> dict[str, object
 def test_killed_runs_never_under_count(tmp_path: Path, mode: str) -> None:
     chance = random.Random(mode)
     ledger = tmp_path / "shared.db"
-    child = Child(tmp_path / "run", ledger, mode, 0)
-    result = survive(child, chance, kills=2 if mode == "fast" else 1)  # make soak kills more often
-    whole = Child(tmp_path / "whole", tmp_path / "other.db", mode, 0).finish()
+    child = Child(tmp_path / "run", ledger, mode, 0, ROUNDS)
+    result = survive(child, chance, kills=1)  # make soak kills more often
+    whole = Child(tmp_path / "whole", tmp_path / "other.db", mode, 0, ROUNDS).finish()
     if mode == "fast":  # the very same run, to the last bit
         for key in ("epsilon", "rounds_charged", "test_loss", "test_accuracy", "run_id", "train_loss"):
             assert result[key] == whole[key]

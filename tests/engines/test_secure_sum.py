@@ -67,6 +67,36 @@ def test_the_secure_sum_is_the_plain_sum_to_the_last_bit(method: hush.Method, th
     assert not torch.equal(secure[0], secure[1])
 
 
+@pytest.mark.parametrize("cohort", [FixedSize(12), Rotation(12), SecretParticipation(5)])
+def test_so_it_is_with_amortised_masks(cohort: hush.cohort.Cohort) -> None:
+    run = set_up(methods.cpfed_output(noise=1.0), cohort=cohort, secure_sum=SecureSum(masks="amortised"))
+    assert run.plan is not None
+    assert run.plan.honest_min == 10
+    if not isinstance(cohort, SecretParticipation):  # whose plain sum has no noise of those that send nothing else
+        assert all(torch.equal(a, b) for a, b in zip(models(run), models(replace(run, federation=None)), strict=True))
+    now, _ = simulation.start(run, None, False)
+    now, _, _ = simulation.play_round(
+        set_up(methods.cpfed_output(noise=1.0), cohort=cohort, secure_sum=SecureSum(masks="amortised")), now
+    )
+    each = (now.sent - 12 * (128 + 85)) / 12
+    assert each == run.method.uplink(run.learner.dim).bytes + 85  # after the keys, a vector and an envelope are all
+
+
+def test_amortised_masks_need_everybody_and_a_round_is_paid_before_it_begins() -> None:
+    with pytest.raises(UsageError, match="among all"):
+        set_up(methods.cpfed_output(noise=1.0), secure_sum=SecureSum(masks="amortised"))
+    for wrong in ({"threat": "malicious"}, {"tolerate": 0.1}):
+        with pytest.raises(UsageError, match="fresh ones"):
+            SecureSum(masks="amortised", **wrong)  # type: ignore[arg-type]
+    amortised = SecureSum(masks="amortised")
+    run = set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), dropout=0.3, secure_sum=amortised)
+    now, _ = simulation.start(run, None, False)
+    now, record, _ = simulation.play_round(run, now)
+    assert "are missing" in record["broke_off"]
+    assert (now.charges, now.aborted) == (1, 0)
+    assert torch.equal(now.params, run.learner.initial())
+
+
 def test_it_is_stated_as_seen_by_the_server_and_by_readers() -> None:
     run = set_up(methods.dp_fedavg(), privacy=hush.Budget(4.0, 1e-3), dropout=0.1, secure_sum=SecureSum(tolerate=0.34))
     plan = run.plan

@@ -143,10 +143,7 @@ def test_a_number_to_come_close_to(tmp_path: Path) -> None:
         ("train = 'hf:there-is-no-such-set'\ntarget = 'y'\nclient = 'u'", (UsageError, DataError), "pip install|cannot be loaded"),
     ],
 )
-def test_descriptions_that_do_not_fit(
-    tmp_path: Path, text: str, error: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_descriptions_that_do_not_fit(tmp_path: Path, text: str, error: type[Exception], said: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.csv").write_text("u,y,f\n1,0,0.5\n2,1,0.5\n")
     for name in ("a.xls", "bad.parquet", "bad.safetensors"):

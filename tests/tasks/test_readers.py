@@ -181,7 +181,7 @@ def test_the_real_cifar10(real_data: Path) -> None:
     raw = read_cifar10({path.name: path for path in folder.iterdir()})
     assert torch.bincount(raw.train.y).tolist() == [5000] * 10
     assert torch.bincount(raw.test.y).tolist() == [1000] * 10
-    counts = np.array([np.bincount(raw.train.x[:, c].numpy().reshape(-1), minlength=256) for c in range(3)]) / (50_000 * 1024)
+    counts = np.array([torch.bincount(raw.train.x[:, c].reshape(-1), minlength=256) for c in range(3)]) / (50_000 * 1024)
     means = counts @ np.arange(256)
     assert np.allclose(means, [125.307, 122.950, 113.865], atol=0.001)
     assert np.allclose(np.sqrt(counts @ np.arange(256) ** 2 - means**2), [62.993, 62.089, 66.705], atol=0.001)

@@ -71,12 +71,13 @@ def test_the_clip_finds_the_quantile() -> None:
 
 def test_a_run_reports_the_clip_it_ended_with() -> None:
     task = make_task(sizes=(4,) * 40)
-    result = hush.simulate(methods.dp_fedavg(noise=0.5, clip=100.0, clip_quantile=0.5), task, rounds=30, cohort=20)
+    common = {"rounds": 30, "cohort": 20, "eval_every": 30}
+    result = hush.simulate(methods.dp_fedavg(noise=1.0, clip=100.0, clip_quantile=0.5), task, **common)
     assert result.clip is not None
     assert result.clip < 50.0
-    again = hush.simulate(methods.dp_fedavg(noise=0.5, clip=100.0, clip_quantile=0.5), task, rounds=30, cohort=20)
+    again = hush.simulate(methods.dp_fedavg(noise=1.0, clip=100.0, clip_quantile=0.5), task, **common)
     assert again.clip == result.clip
-    plain = hush.simulate(methods.dp_fedavg(noise=0.5, clip=100.0), task, rounds=30, cohort=20)
+    plain = hush.simulate(methods.dp_fedavg(noise=1.0, clip=100.0), task, **common)
     assert plain.clip == 100.0
     assert result.epsilon == pytest.approx(plain.epsilon, rel=1e-6)
     assert result.uplink_bytes_per_client > plain.uplink_bytes_per_client  # one entry more

@@ -78,8 +78,9 @@ def test_a_run_with_it() -> None:
     """Its privacy is DP-FedAvg's, it needs no public examples, and a tenth of the bytes leave."""
     sizes = (10,) * 40
     task = make_task(sizes=sizes, public=None)
-    free = hush.simulate(methods.build("dp-fedavg+free-mask", noise=0.3, lr=0.5, ratio=0.5), task, rounds=15, cohort=30, seed=2)
-    dense = hush.simulate(methods.dp_fedavg(noise=0.3, lr=0.5), task, rounds=15, cohort=30, seed=2)
+    common = {"rounds": 15, "cohort": 30, "seed": 2, "eval_every": 15}
+    free = hush.simulate(methods.build("dp-fedavg+free-mask", noise=0.5, lr=0.5, ratio=0.5), task, **common)
+    dense = hush.simulate(methods.dp_fedavg(noise=0.5, lr=0.5), task, **common)
     assert free.epsilon == dense.epsilon
     assert free.uplink_bytes_per_client < 0.51 * dense.uplink_bytes_per_client
     assert (free.test_accuracy or 0) > 0.55

@@ -91,6 +91,9 @@ class RunFlags:
         float | None, typer.Option("--corrupted", help="With --secure: share that may tell the server all it knows [default: 0.1].")
     ] = None
     threat: Annotated[str | None, typer.Option("--threat", help="With --secure: a curious (default) or a malicious server.")] = None
+    masks: Annotated[
+        str | None, typer.Option("--masks", help="With --secure: fresh in every round (default), or amortised, as CPFed's.")
+    ] = None
     noise_mode: Annotated[
         str | None,
         typer.Option("--noise-mode", help="fast (default, for research) or secure: exact, cryptographic, not repeatable."),

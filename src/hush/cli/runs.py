@@ -23,6 +23,7 @@ from hush.experiment import Experiment, Spec, on_the_same_clients, resolve
 from hush.privacy.guarantee import at_least
 from hush.report.seeds import over_seeds
 from hush.report.tables import comparison
+from hush.secagg.terms import Terms
 
 
 @takes_flags
@@ -221,7 +222,7 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
                 memory=e.spec.memory,
                 dropout=e.spec.dropout,
                 eval_every=e.spec.eval_every,
-                terms=e.secure_sum.terms(e.cohort, task.train.count, e.spec.dropout) if e.secure_sum is not None else None,
+                terms=_fresh_terms(e, task.train.count),
             )
         )
     if as_json:
@@ -239,6 +240,12 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
             f"{row['method']}: {row['rounds']} rounds, {row['parameters']:,} parameters, {privacy}; "
             f"{sent:.3g} MB up and {got:.3g} MB down per client; about {_duration(took)}"
         )
+
+
+def _fresh_terms(e: Experiment, clients: int) -> Terms | None:
+    """Of a secure sum whose messages are more than a vector."""
+    secure = e.secure_sum
+    return None if secure is None or secure.masks != "fresh" else secure.terms(e.cohort, clients, e.spec.dropout)
 
 
 def _plot(folder: RunDir, curves: dict[str, list[dict[str, Any]]], title: str) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hush.secagg import Client, Identity, Refused, Roster, Server, ServerRound, Terms
+from hush.secagg import AmortisedClient, AmortisedServer, Client, Identity, Refused, Roster, Server, ServerRound, Terms
 from hush.secagg.identity import SIGNATURE_BYTES
 from hush.secagg.messages import DIGEST_BYTES, ENVELOPE_BYTES, SEALED_BYTES, SIGNED_KEY_BYTES
 from hush.secagg.shamir import SHARE_BYTES
@@ -48,6 +48,75 @@ class Federation:
         return SecureRound(self, self.server.open(round, asked), lost, sent)
 
 
+class AmortisedFederation:
+    """The same with CPFed's masks: pairs agree on seeds once, a round is one trip, and it counts with everybody or not at all."""
+
+    def __init__(self, clients: int, terms: Terms) -> None:
+        server, own = Identity.generate(), [Identity.generate() for _ in range(clients)]
+        roster = Roster.of(server, own)
+        self.terms = terms
+        self.server = AmortisedServer(server, roster, terms)
+        self.clients = [AmortisedClient(identity, roster, terms) for identity in own]
+        self.sent = self.received = 0  # bytes of the set-up, which the first round is charged with
+        for client in self.clients:
+            keys = client.keys()
+            self.server.take_keys(client.number, keys)
+            self.sent += len(keys)
+        directory = self.server.directory()
+        for client in self.clients:
+            client.meet(directory)
+            self.received += len(directory)
+
+    def begin(self, round: int, asked: Sequence[int], lost: dict[int, int]) -> AmortisedRound:
+        """A round; everybody is asked, or masks would not cancel."""
+        assert len(asked) == len(self.clients)
+        self.server.open(round)
+        running = AmortisedRound(self, round, lost, self.sent, self.received)
+        self.sent = self.received = 0
+        return running
+
+
+@dataclass
+class AmortisedRound:
+    """One round of it. The server has the sum as soon as it has the last vector."""
+
+    federation: AmortisedFederation
+    round: int
+    lost: dict[int, int]
+    bytes_up: int
+    bytes_down: int
+    opens_at_once = True
+
+    def share(self) -> None:
+        """There is nothing to share."""
+
+    @property
+    def training(self) -> list[int]:
+        """Who is there to train, and will send a vector."""
+        return [client.number for client in self.federation.clients if self.lost.get(client.number, MOMENTS) > 1]
+
+    def send(self, numbers: Sequence[int], rows: Tensor) -> None:
+        """Some clients' vectors, masked and added up."""
+        for number, vector in zip(numbers, rows.cpu().numpy(), strict=True):
+            message = self.federation.clients[number].mask(self.round, vector)
+            self.federation.server.receive(number, message)
+            self.bytes_up += len(message)
+
+    def close(self) -> None:
+        """It raises `Aborted` where anybody is missing: masks of pairs then stay on the sum."""
+        self._total = self.federation.server.close()
+
+    def open(self) -> Tensor:
+        """The sum, as whole numbers around zero."""
+        return centred(self._total, self.federation.terms.bits)
+
+
+def centred(total: np.ndarray, bits: int) -> Tensor:
+    """The representatives from -2^(bits-1) on."""
+    half = 1 << (bits - 1)
+    return (torch.from_numpy(total.astype(np.int64)) + half).remainder(2 * half) - half
+
+
 @dataclass
 class SecureRound:
     """One round of a federation."""
@@ -57,6 +126,7 @@ class SecureRound:
     lost: dict[int, int]
     sent: int
     """Bytes of everybody's keys."""
+    opens_at_once = False
 
     def __post_init__(self) -> None:
         self._letters: dict[int, bytes] = {}
@@ -93,10 +163,7 @@ class SecureRound:
                 if self._there(number, 2):
                     self._answer(number, letter)
             self._letters = self.server.advance()
-        bits = self.federation.terms.bits
-        total = torch.from_numpy(self.server.total.astype(np.int64))
-        half = 1 << (bits - 1)
-        return (total + half).remainder(2 * half) - half
+        return centred(self.server.total, self.federation.terms.bits)
 
     def _answer(self, number: int, letter: bytes, vector: np.ndarray | None = None) -> None:
         try:
@@ -116,3 +183,7 @@ class SecureRound:
     def bytes_down(self) -> int:
         """What the protocol sent all of them, the model not counted."""
         return sum(self.server.bytes_down.values())
+
+
+FEDERATIONS: dict[str, type[Federation] | type[AmortisedFederation]] = {"fresh": Federation, "amortised": AmortisedFederation}
+"""By the kind of masks."""

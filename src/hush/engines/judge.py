@@ -10,6 +10,7 @@ import torch
 from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation, SecretParticipation
 from hush.core import Method, State, within
 from hush.engines.evaluate import evaluate
+from hush.engines.federation import Federation
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
 from hush.errors import Diverged
@@ -199,17 +200,18 @@ def _secure_sum(run: Run) -> dict[str, Any] | None:
     if run.federation is None:
         return None
     terms = run.federation.terms
+    fresh = isinstance(run.federation, Federation)
     graph = terms.graph(terms.smallest)
     return {
-        "protocol": "SecAgg+",
+        "protocol": "SecAgg+" if fresh else "amortised masks",
         "threat": terms.threat,
         "bits": terms.bits,
         "entries": terms.entries,
         "cohort": terms.smallest,
         "tolerated_dropout": terms.dropout,
         "corrupted": terms.corrupted,
-        "neighbours": graph.degree,
-        "threshold": graph.threshold,
+        "neighbours": graph.degree if fresh else terms.smallest - 1,
+        "threshold": graph.threshold if fresh else None,
         "fewest_survivors": terms.fewest(terms.smallest),
         "honest_min": terms.honest_min,
     }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hush.cohort import Cohort
 from hush.core import Method, Round, Server, State, scope, within
-from hush.engines.federation import Federation
+from hush.engines.federation import AmortisedFederation, Federation
 from hush.errors import DataError, UsageError
 from hush.local.flat import FlatModel
 from hush.privacy.vocabulary import Enrolled, Plan
@@ -58,7 +58,7 @@ class Run:
     population: str
     budget: float | None
     """The most epsilon that this run may spend, rounds that are drawn again included."""
-    federation: Federation | None = None
+    federation: Federation | AmortisedFederation | None = None
     """Where the sum is secure: everybody who takes part in making it."""
 
     @property

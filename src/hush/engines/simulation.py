@@ -19,7 +19,7 @@ from hush.core import LocalUpdate, Method, Server, Transform
 from hush.engines import charging
 from hush.engines.diagnostics import Recorder, client_spread, watched
 from hush.engines.evaluate import refuse_broken_metrics
-from hush.engines.federation import Federation
+from hush.engines.federation import FEDERATIONS
 from hush.engines.fingerprint import arithmetic, fingerprint
 from hush.engines.judge import conclude, is_judged, judge
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
@@ -262,7 +262,7 @@ def set_up(
         ledger=ledger.path if isinstance(ledger, Ledger) else Path(ledger) if ledger is not None else None,
         population=population or task.name,
         budget=privacy.epsilon if privacy is not None and plan is not None else None,
-        federation=None if terms is None else Federation(train.count, terms),
+        federation=None if terms is None or secure_sum is None else FEDERATIONS[secure_sum.masks](train.count, terms),
     )
 
 

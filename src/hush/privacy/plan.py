@@ -42,9 +42,14 @@ DRAWN_SHARES = (
     "which carry the noise in full (in this simulation one process plays all clients)"
 )
 SECAGG = (
-    "the server {server} and learns the sum alone (SecAgg+, docs/secagg.md); at most {corrupted:.0%} of a cohort tell it what they "
-    "know; X25519, Ed25519, SHA-256 and AES are as strong as they are taken for"
+    "the server {server} and learns the sum alone ({protocol}, docs/secagg.md); at most {corrupted:.0%} of a cohort tell it what "
+    "they know; X25519, Ed25519, SHA-256 and AES are as strong as they are taken for"
 )
+_PROTOCOLS = {
+    ("fresh", "curious"): "SecAgg+, but for a chance of 2^-40 a round",
+    ("fresh", "malicious"): "SecAgg+, but for a chance of n 2^-42 a round of n clients",
+    ("amortised", "curious"): "amortised pairwise masks",
+}
 _SERVERS = {
     "curious": "follows the protocol, however curious,",
     "malicious": "may say different things to different clients, which they notice,",
@@ -156,7 +161,9 @@ def _assumptions(plan: Plan, real: NoiseShares | None = None) -> tuple[str, ...]
     shares = SHARES if real is None else DRAWN_SHARES.format(among=real.among)
     told = [OWN_COINS, shares] if secret else [shares] if shared else [OWN_NOISE] if own else [TRUSTED]
     if real is not None:
-        told.append(SECAGG.format(server=_SERVERS[real.threat], corrupted=real.corrupted))
+        told.append(
+            SECAGG.format(server=_SERVERS[real.threat], protocol=_PROTOCOLS[real.masks, real.threat], corrupted=real.corrupted)
+        )
     elif shared and plan.view is not View.RELEASED:
         told.append(SECURE_SUM)
     if not secret and any(phase.sampling.amplifies for phase in plan.phases):

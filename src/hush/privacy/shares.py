@@ -11,6 +11,7 @@ from hush import cohort as cohorts
 from hush.cohort import Cohort
 from hush.core import Method, Transform
 from hush.errors import NoGuarantee, UsageError
+from hush.names import pick
 from hush.privacy.plan import smallest_cohort, unproved_part, with_secure_noise
 from hush.privacy.record_plan import has_own_noise
 from hush.secagg.terms import Terms
@@ -19,6 +20,7 @@ from hush.transforms.modulo import Modulo, grid_bits
 from hush.transforms.noise import ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
 
 BITS = 24
+PROTOCOLS = ("fresh", "amortised")
 _RARELY = 1e-3
 """How often a round may fail because more clients vanished than it tolerates: it costs a round, and no privacy."""
 
@@ -35,9 +37,21 @@ class SecureSum:
     """The share of a cohort that may tell the server what it knows."""
     threat: str = "curious"
     """What the server may do: `curious` or `malicious`."""
+    masks: str = "fresh"
+    """`fresh` in every round, by SecAgg+; or `amortised`, as CPFed has them: pairs agree on seeds once, a round is one trip, and it
+    counts with everybody or not at all."""
+
+    def __post_init__(self) -> None:
+        pick(dict.fromkeys(PROTOCOLS), self.masks, "kind of masks")
+        if self.masks == "amortised" and self.threat != "curious":
+            raise UsageError("Amortised masks have no proof against a malicious server: take fresh ones.")
+        if self.masks == "amortised" and self.tolerate:
+            raise UsageError("Amortised masks cannot do without anybody: leave --tolerate out, or take fresh ones.")
 
     def tolerated(self, clients: int, dropout: float) -> float:
         """The share that may vanish from a cohort of so many."""
+        if self.masks == "amortised":
+            return 0.0
         if self.tolerate is not None:
             return self.tolerate
         return math.ceil(1e6 * _likely_losses(clients, dropout) / clients) / 1e6  # up: a third of three must be one
@@ -49,6 +63,10 @@ class SecureSum:
         fewest = contacted(cohort, clients)[0]
         if fewest < 3:
             raise UsageError(f"A sum hides its parts from three clients on, and a cohort here has {fewest}: take a larger one.")
+        if self.masks == "amortised" and fewest < clients:
+            raise UsageError(
+                f"Amortised masks are made once, among all: take all {clients:,} clients (--cohort {clients}), or fresh ones."
+            )
         lost = self.tolerated(fewest, dropout)
         return Terms(entries, bits, lost, self.corrupted, self.threat, fewest, context)
 
@@ -127,7 +145,9 @@ def with_secure_sum(method: Method, cohort: Cohort, clients: int, secure: Secure
             level = None if part.multiplier is None else part.multiplier * louder
             kept += [Discretize(grid_bits(bits, level, most), modulus=bits, rows=most, louder=louder), Modulo(bits)]
         kind = part.kind if isinstance(part, ExactNoise) and part.kind != "gaussian" else "skellam"
-        kept.append(NoiseShares(part.multiplier, kind=kind, among=among, corrupted=terms.corrupted, threat=terms.threat))
+        kept.append(
+            NoiseShares(part.multiplier, kind=kind, among=among, corrupted=terms.corrupted, threat=terms.threat, masks=secure.masks)
+        )
     return method.with_pipeline(*kept)
 
 

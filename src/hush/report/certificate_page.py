@@ -113,13 +113,12 @@ def _summed(c: dict[str, Any]) -> list[tuple[str, str]]:
     if s is None:
         return []
     server = "follows the protocol, however curious" if s["threat"] == "curious" else "may tell clients different things"
+    losses = f"the loss of all but {s['fewest_survivors']:,} of {s['cohort']:,}, at any moment"
+    if s["threshold"] is not None:
+        losses += f"; each has {s['neighbours']} neighbours, {s['threshold']} of whom can stand in for it"
     return [
         ("Summed by", f"{s['protocol']}: the server {server} and sees the sum alone, in {s['bits']} bits an entry"),
-        (
-            "It withstands",
-            f"{s['corrupted']:.0%} corrupted clients, and the loss of all but {s['fewest_survivors']:,} of {s['cohort']:,}, at any "
-            f"moment; each has {s['neighbours']} neighbours, {s['threshold']} of whom can stand in for it",
-        ),
+        ("It withstands", f"{s['corrupted']:.0%} corrupted clients, and {losses}"),
         ("Who draws the noise", f"every client a share; those of {s['honest_min']:,} honest ones carry it in full"),
     ]
 

@@ -119,6 +119,8 @@ class NoiseShares(ExactNoise):
     """The share of a cohort that may tell the server what it knows, its noise included; `among` counts on none of it."""
     threat: str = "curious"
     """What the server may do: `hush.secagg.Terms`."""
+    masks: str = "fresh"
+    """Of the secure sum: `hush.SecureSum`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
