@@ -14,7 +14,7 @@ import hush
 from hush import methods
 from hush.cohort import Rotation
 from hush.core import Method, Round, Shard
-from hush.engines import simulation
+from hush.engines import summing
 from hush.engines.run import Run
 from tests.conftest import make_task
 
@@ -50,13 +50,13 @@ def test_a_resumed_rotation_gives_nobody_a_second_turn(
 ) -> None:
     """Exact noise comes with a fresh secret at every resumption; the order of the turn must not."""
     joined: Counter[int] = Counter()
-    real = simulation.clients_of
+    real = summing.clients_of
 
     def watched(run: Run, ids: Tensor, rnd: Round) -> tuple[Shard, Tensor]:
         joined.update(ids.tolist())
         return real(run, ids, rnd)
 
-    monkeypatch.setattr(simulation, "clients_of", watched)
+    monkeypatch.setattr(summing, "clients_of", watched)
     result = in_pieces(method, 8, tmp_path / "r", Rotation(2), **more)
     assert set(joined.values()) == {2}  # two turns of four rounds
     assert result.rounds_charged == 8
