@@ -32,6 +32,7 @@ from hush.privacy.vocabulary import (
 )
 from hush.privacy.written import plan_from_dict, plan_to_dict
 from hush.report.certificate_page import certificate_page
+from hush.secagg.terms import Terms
 from hush.version import __version__
 
 
@@ -91,6 +92,7 @@ def _facts(certificate: dict[str, Any]) -> Check:
             "cohort": _rate_fits(plan, certificate["cohort"]),
             "records": plan.unit is not Unit.RECORD or _records_fit(plan, ran),
             "claimed_epsilon": certificate["claimed_epsilon"] == (claim or {}).get("epsilon"),
+            "secure_sum": _sum_fits(plan, certificate.get("secure_sum"), ran),
         }
     except (HushError, KeyError, TypeError, ValueError) as error:
         return Check("facts", False, f"they cannot be read: {error}")
@@ -107,6 +109,26 @@ def _noise_fits(plan: Plan, ran: dict[str, Any]) -> bool:
     name, place = ("noise", ran["local"]) if plan.unit is Unit.RECORD else ("multiplier", " ".join(ran["pipeline"]))
     found = re.findall(rf"\b{name}=([0-9.e+-]+)", place)
     return [math.isclose(float(m), plan.noise_multiplier, rel_tol=1e-6) for m in found] == [True]
+
+
+def _sum_fits(plan: Plan, told: dict[str, Any] | None, ran: dict[str, Any]) -> bool:
+    """Whether what is said of the secure sum is what ran, what the noise was sized for, and what follows from its own numbers."""
+    shares = [part for part in ran["pipeline"] if part.startswith("NoiseShares(")]
+    if told is None or not shares:
+        return told is None and not shares and ran.get("secure_sum") is None
+    found = {name: re.findall(rf"\b{name}=([^,()]+)", shares[0])[0].strip("'") for name in ("among", "corrupted", "threat")}
+    terms = Terms(
+        told["entries"], told["bits"], told["tolerated_dropout"], told["corrupted"], told["threat"], smallest=told["cohort"]
+    )
+    fresh = told["protocol"] == "SecAgg+"
+    graph = terms.graph(terms.smallest)
+    return (
+        told == ran.get("secure_sum")
+        and told["honest_min"] == plan.honest_min == terms.honest_min == int(found["among"])
+        and (float(found["corrupted"]), found["threat"]) == (told["corrupted"], told["threat"])
+        and told["fewest_survivors"] == terms.fewest(terms.smallest)
+        and (not fresh or (told["neighbours"], told["threshold"]) == (graph.degree, graph.threshold))
+    )
 
 
 def _records_fit(plan: Plan, ran: dict[str, Any]) -> bool:
@@ -169,6 +191,7 @@ def _result(folder: RunDir, certificate: dict[str, Any]) -> Check:
     result = folder.read_json("result.json")
     proved = certificate.get("guarantee") or {}
     pairs = [(result.get(k), certificate.get(k)) for k in ("method", "clients", "rounds", "rounds_charged", "run_id")]
+    pairs += [(result.get(k), certificate.get(k)) for k in ("rounds_counted", "rounds_aborted", "secure_sum")]
     pairs += [(result.get(k), proved.get(k)) for k in ("epsilon", "delta", "unit", "relation", "view")]
     same = all(a == b for a, b in pairs)
     told = "the same of method, rounds and privacy" if same else "something else of method, rounds or privacy"
@@ -221,7 +244,8 @@ def _plan(path: Path, certificate: dict[str, Any]) -> Check:
         budget = experiment.budget
         settled = settle_privacy(method, experiment.cohort, enrolled, experiment.rounds, budget, delta, spec.dropout)
         assert settled.plan is not None
-        counted = certificate["rounds"] - (certificate.get("rounds_aborted") or 0)
+        counted = certificate.get("rounds_counted")
+        counted = certificate["rounds"] if counted is None else counted
         charged = as_charged(settled.plan, counted, certificate["rounds_charged"])
         proof = certify(charged, settled.delta, settled.method)
         assert proof is not None
@@ -230,6 +254,16 @@ def _plan(path: Path, certificate: dict[str, Any]) -> Check:
     except (HushError, AssertionError, KeyError) as error:
         return Check("plan", False, f"the settings of the run give none: {error}")
     same = plan_to_dict(charged) == certificate["plan"]
+    if experiment.secure_sum is not None:  # what else was asked for must be what is said of it
+        terms = experiment.secure_sum.terms(experiment.cohort, clients, spec.dropout)
+        told_sum = certificate.get("secure_sum") or {}
+        pairs = (
+            ("threat", terms.threat),
+            ("tolerated_dropout", terms.dropout),
+            ("corrupted", terms.corrupted),
+            ("cohort", terms.smallest),
+        )
+        same = same and all(told_sum.get(name) == value for name, value in pairs)
     same = same and math.isclose(proof.guarantee.epsilon, certificate["guarantee"]["epsilon"], rel_tol=1e-9)
     known = "" if experiment.clients is not None else f", for the {clients:,} clients that the certificate counts"
     if enrolled.records is not None:

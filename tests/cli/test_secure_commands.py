@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hush.privacy.certificate import digest
+from hush.report.certificate_page import certificate_page
 from tests.cli.test_cli import FAST, hush
 
 SECURE = ["fed-smp-rand-k", *FAST, "--secure"]
@@ -29,14 +32,39 @@ def test_a_run_whose_sum_is_secure(capsys: pytest.CaptureFixture[str], tmp_path:
     assert json.loads(out)["verified"]
 
 
-def test_a_changed_floor_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_is_changed_of_a_secure_sum_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Also where a forger made hash and page anew."""
     hush(capsys, "run", *SECURE, "--out", str(tmp_path / "r"), "--json")
-    file = tmp_path / "r" / "certificate.json"
-    told = json.loads(file.read_text())
-    told["plan"]["honest_min"] += 5
-    file.write_text(json.dumps(told))
-    code, _, _ = hush(capsys, "certify", str(tmp_path / "r"))
-    assert code == 2
+    file, page = tmp_path / "r" / "certificate.json", tmp_path / "r" / "certificate.html"
+    true, drawn = file.read_text(), page.read_text()
+
+    def floor(c: dict[str, Any]) -> None:
+        c["plan"]["honest_min"] += 5
+
+    def promises(c: dict[str, Any]) -> None:
+        c["secure_sum"]["threat"], c["secure_sum"]["corrupted"] = "malicious", 0.5
+
+    def promises_everywhere(c: dict[str, Any]) -> None:
+        c["secure_sum"]["corrupted"] = c["configuration"]["secure_sum"]["corrupted"] = 0.3
+
+    def weaker_shares(c: dict[str, Any]) -> None:
+        parts = c["configuration"]["pipeline"]
+        parts[-1] = parts[-1].replace(f"among={c['plan']['honest_min']}", "among=110")
+
+    def no_sum(c: dict[str, Any]) -> None:
+        c["secure_sum"] = c["configuration"]["secure_sum"] = None
+
+    for change in (floor, promises, promises_everywhere, weaker_shares, no_sum):
+        told = json.loads(true)
+        change(told)
+        told["configuration_sha256"] = digest(told["configuration"])
+        file.write_text(json.dumps(told))
+        page.write_text(certificate_page(told))
+        code, _, _ = hush(capsys, "certify", str(tmp_path / "r"))
+        assert code == 2, change.__name__
+    file.write_text(true)
+    page.write_text(drawn)
+    assert hush(capsys, "certify", str(tmp_path / "r"))[0] == 0
 
 
 def test_a_dry_run_counts_the_protocols_bytes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -62,6 +90,8 @@ def test_rounds_that_break_off_are_told(capsys: pytest.CaptureFixture[str], tmp_
     code, out, _ = hush(capsys, "run", *SECURE, *flags)
     assert code == 0
     assert "no round was opened" in out
+    assert "nothing was released" in out
+    assert "nothing was released" in hush(capsys, "certify", str(tmp_path / "r"))[1]
     assert "Nothing was released" in (tmp_path / "r" / "certificate.html").read_text()
 
 

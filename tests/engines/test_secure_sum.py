@@ -14,17 +14,22 @@ from scipy import stats
 import hush
 from hush import methods
 from hush.cohort import FixedSize, Poisson, Rotation, SecretParticipation
-from hush.core import Round
+from hush.core import Round, chain
 from hush.engines import simulation
+from hush.engines.federation import SecureRound
 from hush.engines.run import Run
 from hush.errors import NoGuarantee, UsageError
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Relation, View
-from hush.privacy.ledger import Ledger
+from hush.privacy.ledger import Ledger, as_released
 from hush.privacy.plan import plan_of, with_noise
 from hush.privacy.shares import SecureSum, as_summed, with_secure_sum
+from hush.privacy.vocabulary import Enrolled
+from hush.privacy.written import plan_from_dict, plan_to_dict
+from hush.random import keys_of
+from hush.secagg import Aborted
 from hush.secret import Secret
-from hush.transforms import Discretize, Modulo, NoiseShares
+from hush.transforms import Clip, Discretize, Modulo, NoiseShares
 from tests.conftest import make_task
 
 TASK = make_task(sizes=(4,) * 12)
@@ -89,7 +94,9 @@ def test_amortised_masks_need_everybody_and_a_round_is_paid_before_it_begins() -
         with pytest.raises(UsageError, match="fresh ones"):
             SecureSum(masks="amortised", **wrong)  # type: ignore[arg-type]
     amortised = SecureSum(masks="amortised")
-    run = set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), dropout=0.3, secure_sum=amortised)
+    with pytest.raises(UsageError, match="in vain"):
+        set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), dropout=0.3, secure_sum=amortised)
+    run = replace(set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), secure_sum=amortised), dropout=0.3)
     now, _ = simulation.start(run, None, False)
     now, record, _ = simulation.play_round(run, now)
     assert "are missing" in record["broke_off"]
@@ -334,9 +341,118 @@ def test_what_the_shares_add_up_to_has_the_same_plan() -> None:
     assert hush.account(shares, 1e-3).epsilon == pytest.approx(hush.account(whole, 1e-3).epsilon)
 
 
-@pytest.mark.parametrize(("clients", "dropout", "lost"), [(100, 0.1, 20), (10, 0.1, 5), (100, 0.0, 0), (20, 0.5, 17)])
+@pytest.mark.parametrize(
+    ("clients", "dropout", "lost"), [(100, 0.1, 20), (10, 0.1, 5), (100, 0.0, 0), (20, 0.5, 17), (10_000, 0.1, 1094)]
+)
 def test_losses_that_are_likely_are_tolerated(clients: int, dropout: float, lost: int) -> None:
     """One round in a thousand may lose more."""
     assert math.floor(SecureSum().tolerated(clients, dropout) * clients + 1e-9) == lost
     assert stats.binom.sf(lost, clients, dropout) <= 1e-3
     assert lost == 0 or stats.binom.sf(lost - 1, clients, dropout) > 1e-3
+
+
+def test_shares_of_noise_without_a_secure_sum_have_no_guarantee() -> None:
+    """Of a plain sum nobody sees to it that it holds enough of them; nor does a cohort hold more than it has clients."""
+    shares = chain(Clip(1.0), Discretize(12), Modulo(24), NoiseShares(1.0, among=6))
+    method = replace(methods.dp_fedavg(noise=1.0), pipeline=shares)
+    with pytest.raises(NoGuarantee, match="sum is not secure"):
+        set_up(method, secure_sum=None)
+    with pytest.raises(NoGuarantee, match="fewer clients"):
+        plan_of(method, Rotation(5), 20, 10)
+    assert plan_of(method, Rotation(6), 12, 10).honest_min == 6
+
+
+@pytest.mark.parametrize("bits", [5, 12])
+def test_a_ledger_counts_no_less_than_the_run(bits: int) -> None:
+    """A sum of discrete Gaussian shares is not quite discrete Gaussian, also to those who read the model alone."""
+    shares = NoiseShares(0.4, kind="discrete-gaussian", among=140)
+    method = replace(methods.ddgauss(noise=0.4), pipeline=chain(Clip(1.0), Discretize(bits), Modulo(24), shares))
+    plan = plan_of(method, FixedSize(150), Enrolled(150, dim=650), 5)
+    released = replace(plan, phases=(replace(as_released(plan), rounds=5),), view=View.RELEASED)
+    run = hush.account(plan, 1e-5).epsilon
+    assert hush.account(released, 1e-5).epsilon == pytest.approx(run)
+    assert plan_from_dict(plan_to_dict(released)) == released
+    one = replace(released.phases[0].releases[0].noise, draws=1)  # had it been drawn at once
+    alone = replace(released, phases=(replace(released.phases[0], releases=(replace(released.phases[0].releases[0], noise=one),)),))
+    assert (hush.account(alone, 1e-5).epsilon < 0.99 * run) == (bits == 5)
+
+
+@pytest.mark.parametrize("clients", [100, 400])
+@pytest.mark.parametrize("name", ["dp-fedavg", "skellam", "ddgauss"])
+def test_clients_that_all_agree_do_not_wrap_around(name: str, clients: int) -> None:
+    """Each sends the same update, of the whole norm: their sum is so many times that, and nothing else."""
+    method = with_secure_sum(
+        methods.build(name, noise=1e-3 if name == "dp-fedavg" else 0.5), FixedSize(clients), clients, SecureSum(), 0.0
+    )
+    method = with_noise(method.sized(650), 0.5)
+    update = torch.randn(650, generator=torch.Generator().manual_seed(1)).sign()
+    rnd, secret = Round(0, 3, clients), Secret(bytes(32))
+    keys = keys_of(0, torch.arange(clients))
+    public = method.pipeline.prepare(update, method.pipeline.init(650), rnd, None)  # type: ignore[arg-type]
+    sent = method.pipeline.encode(update.repeat(clients, 1), rnd, keys, public)
+    total, _ = method.pipeline.decode(sent.sum(0), method.pipeline.init(650), rnd, public, secret)
+    unit = update.double() / update.double().norm()
+    assert float(total @ unit) == pytest.approx(clients, rel=0.02)
+    assert float((total - (total @ unit) * unit).norm()) < 0.2 * clients
+
+
+def test_cohorts_of_unequal_size_are_all_possible_or_refused_at_once() -> None:
+    secure = SecureSum(tolerate=0.4, corrupted=0.0, threat="malicious")
+    with pytest.raises(UsageError, match="no threshold"):
+        with_secure_sum(methods.dp_fedavg(noise=1.0), Rotation(5), 9, secure, 0.0)
+
+
+@pytest.mark.parametrize("wrong", [{"bits": 0}, {"tolerate": -0.1}, {"corrupted": "0.1"}, {"threat": "nice"}, {"masks": "no"}])
+def test_wrong_settings_of_a_secure_sum_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        with_secure_sum(methods.dp_fedavg(noise=1.0), Rotation(6), 12, SecureSum(**wrong), 0.0)
+    with pytest.raises(UsageError, match=r"hush\.SecureSum"):
+        set_up(methods.dp_fedavg(noise=1.0), secure_sum=True)
+
+
+def test_a_round_that_was_paid_for_and_not_reached_counts_from_the_first_record_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {
+        "cohort": FixedSize(12),
+        "delta": 1e-3,
+        "rounds": 3,
+        "secure_sum": SecureSum(),
+        "out": tmp_path / "r",
+    }
+    method, opened = methods.dp_fedavg(noise=4.0), [0]
+    open_, close = SecureRound.open, SecureRound.close
+
+    def killed(self: SecureRound) -> torch.Tensor:
+        opened[0] += 1
+        if opened[0] == 2:  # the second round is paid for, and opened
+            raise KeyboardInterrupt
+        return open_(self)
+
+    monkeypatch.setattr(SecureRound, "open", killed)
+    with pytest.raises(KeyboardInterrupt):
+        hush.simulate(method, TASK, **settings)
+    broke = [False]
+
+    def breaks(self: SecureRound) -> None:
+        if not broke[0]:
+            broke[0] = True
+            raise Aborted("Too many have vanished.")
+        close(self)
+
+    monkeypatch.setattr(SecureRound, "open", open_)
+    monkeypatch.setattr(SecureRound, "close", breaks)
+    result = hush.simulate(method, TASK, resume=True, **settings)
+    assert (result.rounds, result.rounds_aborted, result.rounds_charged) == (3, 1, 3)
+    spent = [record["epsilon"] for record in result.history]
+    assert spent[0] < spent[1] < spent[2] == pytest.approx(result.epsilon)
+    assert result.epsilon == pytest.approx(hush.simulate(method, TASK, **settings | {"out": None}).epsilon)
+
+
+def test_a_client_counts_the_sums_it_is_in_by_itself() -> None:
+    """The run agrees on as many as a rotation has turns, and no server gets more out of it."""
+    run = set_up(methods.dp_fedavg(noise=1.0), rounds=4)
+    assert run.federation is not None
+    assert run.federation.terms.participations == 2
+    models(run)
+    assert {client.opened for client in run.federation.clients} == {2}  # type: ignore[union-attr]

@@ -200,6 +200,7 @@ def test_a_key_that_gives_the_same_secret_with_everybody_is_refused(point: bytes
         {"threat": "malicious"},
         {"smallest": 4},
         {"context": b"less noise"},
+        {"participations": 9},
     ],
 )
 def test_terms_that_differ_in_anything_are_refused(other: dict[str, object]) -> None:
@@ -512,6 +513,23 @@ def test_a_second_request_before_the_signatures_is_refused() -> None:
     assert "second time" in outcome(lambda: world.people[0].answer(without))
     assert "has left round" in outcome(lambda: world.people[0].answer(letters[0]))
     still_works(world)
+
+
+@pytest.mark.parametrize("threat", ["curious", "malicious"])
+def test_a_client_is_in_no_more_sums_than_it_agreed_to(threat: str) -> None:
+    """Who calls it too often, or says that a sum which was opened had broken off, gets nothing. A restart changes nothing."""
+    world = World(N, replace(CURIOUS, threat=threat, participations=2))
+    vectors = vectors_for(world)
+    for round in range(2):
+        assert isinstance(play(world, vectors, round=round), ServerRound)
+    assert "2 were agreed on" in str(_opens(world, vectors, 2))
+    world.people[0] = Client(world.own[0], world.roster, world.terms, next_round=3, opened=world.people[0].opened)
+    assert "2 were agreed on" in str(_opens(world, vectors, 3))
+
+
+def _opens(world: World, vectors: Vectors, round: int) -> str:
+    _, letters = until(world, 2, vectors, round)
+    return outcome(lambda: world.people[0].answer(letters[0]))
 
 
 def test_a_client_is_listed_once_so_that_nobody_lives_and_is_dead() -> None:

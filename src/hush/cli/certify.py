@@ -32,6 +32,8 @@ def certify(
             continue
         proved = certificate.get("guarantee")
         claims = str(Guarantee.from_dict(proved)) if proved else "no privacy guarantee"
+        if certificate.get("rounds_aborted") and certificate["rounds_aborted"] == certificate["rounds"]:
+            claims = "nothing was released"
         verdict = "does NOT hold" if not holds else "verified" if whole else "not verified in full"
         print(f"{path}: {verdict}. The certificate says: {claims}")
         for check in checks:

@@ -97,7 +97,8 @@ def conclude(
         best = now.best_accuracy if now.best_accuracy >= 0 else None
     elif run.test is not None and best_by(run) == "validation":
         best = evaluate(run, now.best, "test").accuracy
-    charged = as_charged(run.plan, now.counted, now.charges) if run.plan is not None else None
+    counted = max(now.counted, account.rounds if account is not None else 0)  # also one that was paid for and not reached
+    charged = as_charged(run.plan, counted, now.charges) if run.plan is not None else None
     proof = certify(charged, run.delta, run.method)
     guarantee = proof.guarantee if proof else None
     claim = proof.claim if proof else None
@@ -151,6 +152,7 @@ def conclude(
         run_id=run.run_id,
         noise_mode=None if run.plan is None else "secure" if run.plan.secure else "fast",
         rounds_charged=charged.rounds if charged is not None else None,
+        rounds_counted=counted if charged is not None else None,
         rounds_aborted=now.aborted if run.federation is not None else None,
         secure_sum=_secure_sum(run),
         population=_population(run, account),

@@ -65,6 +65,8 @@ class Result:
     noise_mode: str | None = None
     rounds_charged: int | None = None
     """Rounds that were paid for: more than `rounds` where an interrupted one was drawn again."""
+    rounds_counted: int | None = None
+    """Different rounds among them."""
     rounds_aborted: int | None = None
     """Rounds that a secure sum broke off before anything was opened, which `rounds` counts and nobody paid for."""
     secure_sum: dict[str, Any] | None = None
@@ -118,6 +120,7 @@ class Result:
             "sampling",
             "rounds",
             "rounds_charged",
+            "rounds_counted",
             "rounds_aborted",
             "secure_sum",
         )
@@ -150,6 +153,8 @@ class Result:
         else:
             learned = f"{self.rounds} rounds trained"
         privacy = str(self.guarantee) if self.guarantee else "no privacy guarantee"
+        if self.rounds_aborted and self.rounds_aborted == self.rounds:
+            privacy = "nothing was released"
         sent = f"{self.uplink_bytes_per_client / 1e6:.2g} MB sent per client"
         if beside is not None and beside.uplink_bytes_per_client > 1.05 * self.uplink_bytes_per_client:
             ratio = beside.uplink_bytes_per_client / self.uplink_bytes_per_client

@@ -36,7 +36,7 @@ from hush.privacy.guarantee import Budget
 from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
 from hush.privacy.plan import is_private, takes_turns
 from hush.privacy.settle import settle_privacy
-from hush.privacy.shares import SecureSum, as_run
+from hush.privacy.shares import SecureSum, as_run, refuse_shares_without_a_secure_sum
 from hush.random import derive, keys_of
 from hush.secret import Secret
 from hush.tasks.task import Clients, Examples, Task, whole
@@ -121,6 +121,8 @@ def train(run: Run, *, out: Path | None = None, resume: bool = False, on_round: 
     now, history = start(run, folder, resume)
     run = charging.identified(run, folder)
     with charging.account_of(run, folder, now) as account:
+        if account is not None:  # a round that was paid for and not reached counts from the first record on
+            now = replace(now, charges=max(now.charges, account.charges))
         result = _all_rounds(run, now, history, folder, account, on_round)
     if folder is not None:
         folder.write_tensors("model.safetensors", result.state_dict, {"hush": __version__})
@@ -193,11 +195,12 @@ def set_up(
         raise UsageError(f"eval_every must be at least 1, not {eval_every}.")
     if not 0 <= dropout < 1:
         raise UsageError(f"dropout must lie in [0, 1), not {dropout:g}.")
-    _refuse_wrong_kinds(method, task, privacy)
+    _refuse_wrong_kinds(method, task, privacy, secure_sum)
     place = pick_device(device)
     train = task.placed_train(place, dtype)
     cohort = as_cohort(cohort, train.count, method, turns=secure_sum is not None)
     pick(dict.fromkeys(NOISE_MODES), noise_mode, "noise mode")
+    refuse_shares_without_a_secure_sum(method, secure_sum)
     method = as_run(method, cohort, train.count, noise_mode == "secure", secure_sum, dropout)
     task.refuse_impossible_values()
     learner = task.learner(place, dtype)
@@ -220,7 +223,7 @@ def set_up(
     if refused is not None:
         method = replace(method, local=_initial_round(method, learner, train, cohort, seed))
     charging.refuse_idle_ledger(method, plan, ledger, population)
-    terms = None if secure_sum is None else secure_sum.terms_of(method, cohort, train.count, dropout, learner.dim)
+    terms = None if secure_sum is None else secure_sum.terms_of(method, cohort, train.count, dropout, learner.dim, rounds)
     print_of_run = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, *arithmetic(place))
     own = secret.of_run(print_of_run) if secret is not None else Secret.for_run(print_of_run)
     mark, secure = own.stream("run id", 0, 8).hex(), plan is not None and plan.secure
@@ -297,12 +300,14 @@ def _initial_round(method: Method, learner: FlatModel, train: Clients, cohort: C
     return method.local.initialised(learner, learner.initial(), data, keys_of(derive(seed, 3), ids))
 
 
-def _refuse_wrong_kinds(method: object, task: object, privacy: object) -> None:
+def _refuse_wrong_kinds(method: object, task: object, privacy: object, secure_sum: object) -> None:
     """What Python would otherwise complain about somewhere deep inside."""
     if not isinstance(method, Method):
         raise UsageError(f"A method is a hush.Method, such as hush.methods.dp_fedavg(), not {method!r}.")
     if not isinstance(task, Task):
         raise UsageError(f"A task is a hush.Task or what hush.load_task returns, not {type(task).__name__}.")
+    if secure_sum is not None and not isinstance(secure_sum, SecureSum):
+        raise UsageError(f"secure_sum is a hush.SecureSum(), not {secure_sum!r}.")
     if privacy is not None and not isinstance(privacy, Budget):
         raise UsageError(f"privacy is a hush.Budget(epsilon=...), not {privacy!r}.")
 

@@ -60,9 +60,10 @@ def secure_sum(
     asked = torch.arange(run.train.count) if isinstance(run.cohort, SecretParticipation) else ids
     coins = run.secret.coins("dropout", rnd.index, len(asked)).tolist()
     lost = {i: int(MOMENTS * coin / run.dropout) for i, coin in zip(asked.tolist(), coins, strict=True) if coin < run.dropout}
-    secure = run.federation.begin(rnd.index, asked.tolist(), lost)
     total, charges, paid, why = None, now.charges, False, ""
+    secure = None
     try:
+        secure = run.federation.begin(rnd.index, asked.tolist(), lost)
         secure.share()
         if secure.opens_at_once:  # with the last vector, whoever may be missing: nobody knows before
             charges, paid = pay(None), True
@@ -78,7 +79,8 @@ def secure_sum(
         total = secure.open().to(now.params.device)
     except Aborted as reason:
         why = str(reason)
-    return Summed(total, charges, not paid, why, secure.bytes_up, secure.bytes_down)
+    sent, received = (0, 0) if secure is None else (secure.bytes_up, secure.bytes_down)
+    return Summed(total, charges, not paid, why, sent, received)
 
 
 def _contributions(

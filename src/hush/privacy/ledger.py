@@ -30,7 +30,7 @@ from hush.names import pick
 from hush.privacy import seen
 from hush.privacy.guarantee import Relation, Unit, check_delta
 from hush.privacy.population import Population, Spending
-from hush.privacy.vocabulary import Drawn, Phase, Plan
+from hush.privacy.vocabulary import DiscreteGaussianNoise, Drawn, Phase, Plan
 from hush.privacy.written import phase_from_dict, phase_to_dict
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS entries (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)"
@@ -329,6 +329,8 @@ def as_released(plan: Plan) -> Phase:
         shares = plan.shares(release)
         drawn = Drawn.MESSAGE if plan.unit is Unit.RECORD else Drawn.SERVER
         noise = replace(release.noise, std=release.noise.std * math.sqrt(shares), drawn=drawn)
+        if isinstance(noise, DiscreteGaussianNoise):  # the others' shares add up to noise of their own kind
+            noise = replace(noise, draws=noise.draws * shares)
         releases.append(replace(release, noise=noise))
     return replace(phase, releases=tuple(releases), rounds=1)
 
@@ -355,6 +357,12 @@ class RunAccount:
 
     def rounds_left(self, most: int) -> int:
         return self.ledger.rounds_left(self.run, self.population, self.phase, most)
+
+    @property
+    def rounds(self) -> int:
+        """How many different rounds of it were."""
+        own = self.ledger.populations[self.population].runs.get(self.run)
+        return len(own.rounds) if own else 0
 
     @property
     def charges(self) -> int:

@@ -106,6 +106,11 @@ def plan_of(
             "Take turns: --sampling rotation.",
         )
     real = noise if isinstance(noise, NoiseShares) else None
+    if real is not None and real.among > (clients if secret else smallest_cohort(cohort, clients)):
+        raise NoGuarantee(
+            f"{real.among:,} honest shares of the noise are counted on, and a cohort may have fewer clients than that.",
+            "Let hush.SecureSum() size the shares.",
+        )
     survivors = real.among if real is not None else _survivors(clients, dropout) if secret else None
     if own and sampling.amplifies:  # its messages show who takes part
         sampling = say.Everyone()
@@ -136,7 +141,7 @@ def smallest_cohort(cohort: Cohort, clients: int) -> int:
         return clients // cohort.period(clients)
     raise NoGuarantee(
         f"{type(cohort).__name__} cohorts have any size, so nothing says how many shares of the noise a sum holds.",
-        "Use cohorts of a known size, FixedSize or Rotation, or secret participation.",
+        "Use cohorts of a known size, FixedSize or Rotation (--sampling fixed, rotation), or secret participation (secret).",
     )
 
 

@@ -116,11 +116,12 @@ def _curve(plan: Plan, release: Release, relation: Relation) -> Curve:
 
 
 def _discrete_gaussian(reach: float, std: float, noise: DiscreteGaussianNoise, shares: int) -> Curve:
-    if shares == 1:
+    draws = shares * noise.draws
+    if draws == 1:
         return lambda orders: orders * (reach / std) ** 2 / 2
     assert noise.entries is not None
-    share = (noise.std / noise.grid) ** 2
-    tau = 10 * math.fsum(math.exp(-2 * math.pi**2 * share * k / (k + 1)) for k in range(1, shares))
+    share = (std / noise.grid) ** 2 / draws
+    tau = 10 * math.fsum(math.exp(-2 * math.pi**2 * share * k / (k + 1)) for k in range(1, draws))
     entries, ratio = noise.entries, reach / std
     # every entry's P/Q is within e^tau of the discrete Gaussian's, and Q itself too: sum P^a Q^(1-a) grows by e^((2a-1) tau d)
     return lambda orders: orders * ratio**2 / 2 + (2 * orders - 1) / (orders - 1) * tau * entries

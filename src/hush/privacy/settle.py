@@ -15,6 +15,7 @@ from hush.privacy.plan import is_private, needs_noise, plan_of, server_plan, unp
 from hush.privacy.record_plan import has_own_noise, is_record_level, record_plan
 from hush.privacy.theorems import Claim
 from hush.privacy.vocabulary import Enrolled, Plan
+from hush.transforms.noise import Noise
 
 
 class Settled(NamedTuple):
@@ -71,6 +72,8 @@ def settle_privacy(
             if _bounds(plan) == _bounds(before):
                 return Settled(method, plan, chosen, rounds)
         raise NoGuarantee(f"No grid of {method.name} goes with the noise that it needs.", "Give --noise, or more bits.")
+    if (set_to := next((part.multiplier for part in method.pipeline.parts if isinstance(part, Noise)), None)) is not None:
+        method = with_noise(method, set_to)  # a grid that was told the size of rows since takes its bits anew
     plan = planned(method)
     allowed = rounds if budget is None else rounds_within(plan, budget.epsilon, chosen)
     if allowed == 0:

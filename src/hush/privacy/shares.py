@@ -7,6 +7,8 @@ import math
 import os
 from dataclasses import dataclass, replace
 
+from scipy import stats
+
 from hush import cohort as cohorts
 from hush.cohort import Cohort
 from hush.core import Method, Transform
@@ -14,12 +16,15 @@ from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.plan import smallest_cohort, unproved_part, with_secure_noise
 from hush.privacy.record_plan import has_own_noise
+from hush.secagg.parameters import THREATS, exactly
 from hush.secagg.terms import Terms
 from hush.transforms.discretize import Discretize
 from hush.transforms.modulo import Modulo, grid_bits
 from hush.transforms.noise import ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
+from hush.transforms.rotate import Rotate
 
 BITS = 24
+LEAST_BITS, MOST_BITS = 10, 48
 PROTOCOLS = ("fresh", "amortised")
 _RARELY = 1e-3
 """How often a round may fail because more clients vanished than it tolerates: it costs a round, and no privacy."""
@@ -47,6 +52,11 @@ class SecureSum:
             raise UsageError("Amortised masks have no proof against a malicious server: take fresh ones.")
         if self.masks == "amortised" and self.tolerate:
             raise UsageError("Amortised masks cannot do without anybody: leave --tolerate out, or take fresh ones.")
+        for name in ("tolerate", "corrupted"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | float) or not 0 <= value < 1):
+                raise UsageError(f"{name} must lie in [0, 1), not {value}.")
+        pick(THREATS, self.threat, "threat")
 
     def tolerated(self, clients: int, dropout: float) -> float:
         """The share that may vanish from a cohort of so many."""
@@ -57,24 +67,42 @@ class SecureSum:
         return math.ceil(1e6 * _likely_losses(clients, dropout) / clients) / 1e6  # up: a third of three must be one
 
     def terms(
-        self, cohort: Cohort, clients: int, dropout: float, entries: int = 1, bits: int = BITS, context: bytes = b""
+        self,
+        cohort: Cohort,
+        clients: int,
+        dropout: float,
+        entries: int = 1,
+        bits: int = BITS,
+        context: bytes = b"",
+        participations: int | None = None,
     ) -> Terms:
         """What clients agree to."""
-        fewest = contacted(cohort, clients)[0]
+        fewest, most = contacted(cohort, clients)
         if fewest < 3:
             raise UsageError(f"A sum hides its parts from three clients on, and a cohort here has {fewest}: take a larger one.")
         if self.masks == "amortised" and fewest < clients:
             raise UsageError(
                 f"Amortised masks are made once, among all: take all {clients:,} clients (--cohort {clients}), or fresh ones."
             )
+        if self.masks == "amortised" and dropout:
+            raise UsageError("Amortised masks cannot do without anybody, and with --dropout every round would be paid for in vain.")
         lost = self.tolerated(fewest, dropout)
-        return Terms(entries, bits, lost, self.corrupted, self.threat, fewest, context)
+        if fewest * (1 - exactly(lost) - exactly(self.corrupted)) < 2:
+            raise UsageError(
+                f"Of a cohort of {fewest} clients, {lost:.0%} may vanish and {self.corrupted:.0%} be corrupted: fewer than two "
+                "honest ones may be left. Take larger cohorts (--cohort), or lower --tolerate or --corrupted."
+            )
+        agreed = Terms(entries, bits, lost, self.corrupted, self.threat, fewest, context, participations)
+        for size in (fewest, most):
+            agreed.graph(size)
+        return agreed
 
-    def terms_of(self, method: Method, cohort: Cohort, clients: int, dropout: float, dim: int) -> Terms:
+    def terms_of(self, method: Method, cohort: Cohort, clients: int, dropout: float, dim: int, rounds: int) -> Terms:
         """The same for a method that runs: clients agree on its pipeline, with clip, grid and noise, and on a name of this run."""
         message = method.uplink(dim)
         context = hashlib.sha256(repr(method.pipeline.parts).encode()).digest() + os.urandom(16)
-        return self.terms(cohort, clients, dropout, message.entries, message.bits, context)
+        times = cohort.most_participations(rounds, clients)
+        return self.terms(cohort, clients, dropout, message.entries, message.bits, context, times)
 
 
 def contacted(cohort: Cohort, clients: int) -> tuple[int, int]:
@@ -87,13 +115,7 @@ def contacted(cohort: Cohort, clients: int) -> tuple[int, int]:
 
 def _likely_losses(clients: int, dropout: float) -> int:
     """The fewest losses that no more than one round in a thousand exceeds."""
-    chance, below = (1 - dropout) ** clients, 0.0
-    for lost in range(clients):
-        below += chance
-        if below >= 1 - _RARELY:
-            return lost
-        chance *= (clients - lost) / (lost + 1) * dropout / (1 - dropout)
-    return clients - 1
+    return int(stats.binom.ppf(1 - _RARELY, clients, dropout))
 
 
 def with_secure_sum(method: Method, cohort: Cohort, clients: int, secure: SecureSum, dropout: float) -> Method:
@@ -128,12 +150,14 @@ def with_secure_sum(method: Method, cohort: Cohort, clients: int, secure: Secure
     own = next((part.bits for part in parts if isinstance(part, Modulo)), None)
     if own is not None and secure.bits not in (None, own):
         raise UsageError(f"{method.name} has a modulus of its own: set bits there (--set bits={secure.bits}).")
-    bits, louder = own or secure.bits or BITS, math.sqrt(most / among)
+    bits, louder = own or (BITS if secure.bits is None else secure.bits), math.sqrt(most / among)
+    if own is None and not LEAST_BITS <= bits <= MOST_BITS:
+        raise UsageError(f"--sum-bits must be a whole number from {LEAST_BITS} to {MOST_BITS}, not {bits}.")
     noise = next(part for part in parts if isinstance(part, Noise))
     kept: list[Transform] = []
     for part in parts:
         if isinstance(part, Discretize) and part.modulus is not None:
-            told = replace(part, louder=louder)
+            told = replace(part, louder=louder, rows=most, spread=any(isinstance(other, Rotate) for other in parts))
             kept.append(told if noise.multiplier is None else told.covered(noise.multiplier))
             continue
         if not isinstance(part, Noise):
@@ -149,6 +173,15 @@ def with_secure_sum(method: Method, cohort: Cohort, clients: int, secure: Secure
             NoiseShares(part.multiplier, kind=kind, among=among, corrupted=terms.corrupted, threat=terms.threat, masks=secure.masks)
         )
     return method.with_pipeline(*kept)
+
+
+def refuse_shares_without_a_secure_sum(method: Method, secure: SecureSum | None) -> None:
+    """Shares that clients draw are for a sum that clients guard: of a plain one nobody knows how many it holds."""
+    if secure is None and any(isinstance(part, NoiseShares) for part in method.pipeline.parts):
+        raise NoGuarantee(
+            f"{method.name} has clients draw shares of the noise, and its sum is not secure: it may hold too few of them.",
+            "Give secure_sum=hush.SecureSum(), or noise that is drawn once, ExactNoise.",
+        )
 
 
 def as_run(

@@ -74,6 +74,8 @@ class DiscreteGaussianNoise(Noise):
 
     grid: float = 1.0
     entries: int | None = None
+    draws: int = 1
+    """How many equal draws `std` is the sum of: such a sum is not quite discrete Gaussian, whoever looks at it."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ GetVector = Callable[[], npt.NDArray[np.integer]]
 class Client:
     """One enrolled client, over many rounds."""
 
-    def __init__(self, identity: Identity, roster: Roster, terms: Terms, next_round: int = 0) -> None:
+    def __init__(self, identity: Identity, roster: Roster, terms: Terms, next_round: int = 0, opened: int = 0) -> None:
         if identity.public not in roster.numbers:
             raise UsageError("This identity is not in the roster: enrol it first.")
         self.roster, self.terms = roster, terms
@@ -57,6 +57,12 @@ class Client:
         self._prepared: dict[int, RoundKeys] = {}
         self._rounds: dict[int, ClientRound] = {}
         self._next = next_round
+        self._tally = Tally(opened)
+
+    @property
+    def opened(self) -> int:
+        """Sums that this client let be opened, whatever the server says came of them. To be kept like `next_round`."""
+        return self._tally.opened
 
     @property
     def next_round(self) -> int:
@@ -101,12 +107,19 @@ class Client:
         self._prepared = {later: own for later, own in self._prepared.items() if later > round}
         for earlier in sorted(self._rounds)[:-1]:  # the last one may still be under way
             self._rounds.pop(earlier).leave()
-        joined = ClientRound(self._identity, self.roster, self.terms, self.number, round, keys, body)
+        joined = ClientRound(self._identity, self.roster, self.terms, self.number, round, keys, body, self._tally)
         self._rounds[round] = joined
         return joined
 
     def __repr__(self) -> str:
         return f"Client({self.number} of {len(self.roster.clients)}, next round {self._next})"
+
+
+@dataclass
+class Tally:
+    """How many sums a client has let be opened."""
+
+    opened: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,8 +134,17 @@ class ClientRound:
     """One client in one round: shares, masked vector, and one opening. Whatever it refuses ends it."""
 
     def __init__(
-        self, identity: Identity, roster: Roster, terms: Terms, me: int, round: int, keys: RoundKeys, body: memoryview
+        self,
+        identity: Identity,
+        roster: Roster,
+        terms: Terms,
+        me: int,
+        round: int,
+        keys: RoundKeys,
+        body: memoryview,
+        tally: Tally,
     ) -> None:
+        self._tally = tally
         self._identity, self._roster, self._me, self._keys = identity, roster, me, keys
         self.over = False
         self._held: dict[int, _Shares] = {}
@@ -276,6 +298,10 @@ class ClientRound:
         living = len(survivors & self._held.keys())
         if living < self.session.graph.threshold:
             raise Refused(f"{living} neighbours are in the sum, and {self.session.graph.threshold} are needed.")
+        most = self.session.terms.participations
+        if most is not None and self._tally.opened >= most:
+            raise Refused(f"Client {self._me} has been in {self._tally.opened} sums, and no more than {most} were agreed on.")
+        self._tally.opened += 1
         self._survivors, self._told = survivors, told
         if self.session.terms.threat == "malicious":
             return self._seal(Kind.VOTE, self._identity.sign(vote_statement(self._digest, told)))

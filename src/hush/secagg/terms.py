@@ -40,6 +40,8 @@ class Terms:
     context: bytes = b""
     """Whatever else was agreed on (clip, grid, noise), and a name that no other run of these clients has: those whose contexts
     differ cannot be summed, and what was said in an earlier run says nothing in this one."""
+    participations: int | None = None
+    """The most sums that a client takes part in, counted by itself; None: as many as it is asked for."""
 
     def __post_init__(self) -> None:
         for name in ("entries", "bits", "smallest"):
@@ -93,7 +95,8 @@ class Terms:
 
     @cached_property
     def digest(self) -> bytes:
-        numbers = struct.pack(">QHddQ", self.entries, self.bits, self.dropout, self.corrupted, self.smallest)
+        times = 2**64 - 1 if self.participations is None else self.participations
+        numbers = struct.pack(">QHddQQ", self.entries, self.bits, self.dropout, self.corrupted, self.smallest, times)
         return hashlib.sha256(b"hush secagg terms" + numbers + self.threat.encode() + b"\0" + self.context).digest()
 
 

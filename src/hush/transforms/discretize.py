@@ -36,6 +36,8 @@ class Discretize(Transform):
     """Bits of the group that sums and noise must fit into (`Modulo`): `bits` then follows the noise."""
     rows: int = 0
     """How many clients' rows must fit into it beside the noise, whatever they are; 0: a rotation has spread them."""
+    spread: bool = False
+    """A rotation comes before: of `rows` that are all alike, an entry then gets what six standard deviations of chance leave it."""
     louder: float = 1.0
     """How much stronger than it must be the noise may get, where it comes in shares."""
 
@@ -71,8 +73,16 @@ class Discretize(Transform):
         rounded[left] = torch.where(self._fits(shorter), shorter, 0)
         return rounded
 
+    def sized(self, dim: int) -> Transform:
+        if not self.spread:
+            return self
+        return replace(self, rows=min(self.rows, math.ceil(6 * self.rows / math.sqrt(dim))), spread=False)
+
     def covered(self, multiplier: float) -> Transform:
-        return self if self.modulus is None else replace(self, bits=grid_bits(self.modulus, multiplier * self.louder, self.rows))
+        if self.modulus is None:
+            return self
+        rows = 0 if self.spread else self.rows  # how thin they are spread is not known yet
+        return replace(self, bits=grid_bits(self.modulus, multiplier * self.louder, rows))
 
     def check(self, entries: int) -> None:
         """Refuse rows of so many entries that no grid of these bits can hold."""
@@ -96,7 +106,7 @@ class Discretize(Transform):
             enough += 0 if self.modulus is None else self.modulus - self.bits
             raise UsageError(f"{entries:,} entries do not fit a grid of {self.bits} bits{left}: raise {name} to {enough}.")
         if entries * self.radius**2 >= 2**62:
-            raise UsageError(f"{entries:,} entries of {self.bits} bits overflow 64: lower bits.")
+            raise UsageError(f"{entries:,} entries of {self.bits} bits overflow 64: lower {'--sum-bits' if self.rows else 'bits'}.")
         return math.sqrt(room) / self.norm
 
     def wire(self, incoming: Wire) -> Wire:

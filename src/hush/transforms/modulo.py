@@ -60,5 +60,7 @@ def grid_bits(bits: int, multiplier: float | None, rows: int = 0) -> int:
     """
     room = math.ceil(math.log2(rows + _TAILS * max(multiplier if multiplier is not None else 1.0, 1.0)))
     if not 5 <= bits - room <= 21:
-        raise UsageError(f"bits must lie between {5 + room} and {21 + room} at this noise, not {bits}: it takes {room} of them.")
+        what = "bits" if not rows else "The bits of a secure sum (--sum-bits, or --set bits)"
+        who = "it takes" if not rows else "noise and clients take"
+        raise UsageError(f"{what} must lie between {5 + room} and {21 + room} at this noise, not {bits}: {who} {room} of them.")
     return bits - 1 - room
