@@ -149,3 +149,11 @@ def test_without_optuna(capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
     assert code == 2
     assert "pip install 'hush-fl[tune]'" in err
     assert not (tmp_path / "t").exists()
+
+
+def test_a_search_that_was_refused_leaves_nothing_behind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for _ in range(2):  # the second try is refused for the same reason, and not for a folder
+        code, _, err = hush(capsys, "tune", "dp-fedavg", "--search", "nope=1:2", "--out", str(tmp_path / "t"))
+        assert code == 2
+        assert "no setting of dp-fedavg to search" in err
+        assert not (tmp_path / "t").exists()

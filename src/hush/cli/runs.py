@@ -193,14 +193,14 @@ def _kept(path: Path) -> Iterator[None]:
                 say(f"Interrupted; what was done is kept. Go on with: hush run --resume {path}")
             raise KeyboardInterrupt from None
         if isinstance(error, HushError):
-            _forget_if_unused(path)
+            forget_if_unused(path)
         raise
 
 
-def _forget_if_unused(path: Path) -> None:
+def forget_if_unused(path: Path, *more: str) -> None:
     """A run that was refused before its first round leaves nothing behind."""
     left = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else []
-    if left and all(p.name in ("config.json", "run.json", "ledger.sqlite") for p in left):
+    if left and all(p.name in ("config.json", "run.json", "ledger.sqlite", *more) for p in left):
         shutil.rmtree(path)
 
 

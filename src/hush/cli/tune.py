@@ -13,6 +13,7 @@ from rich.table import Table
 from hush.cli.console import out, print_json, round_progress, say
 from hush.cli.interrupt import heard
 from hush.cli.options import RunFlags, takes_flags
+from hush.cli.runs import forget_if_unused
 from hush.engines.rundir import RunDir
 from hush.errors import DataError, HushError, UsageError
 from hush.experiment import Spec
@@ -94,6 +95,8 @@ def _search(asked: Asked, folder: RunDir) -> Tuning:
             )
     except (Exception, KeyboardInterrupt) as error:
         if not heard() and not isinstance(error, KeyboardInterrupt):
+            if isinstance(error, HushError) and not so_far(study).history:
+                forget_if_unused(folder.path, STUDY)
             raise
         found = so_far(study)
         best = f" The best so far: {_accuracy(found.best)} with {_settings(found.best)}." if found.ranked else ""
