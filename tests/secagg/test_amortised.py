@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hush.errors import UsageError
-from hush.secagg import Aborted, AmortisedClient, AmortisedServer, BadMessage, Identity, Refused, Terms
+from hush.secagg import Aborted, AmortisedClient, AmortisedServer, BadMessage, Identity, Refused, Roster, Terms
 from hush.secagg.keys import RoundKeys
 from hush.secagg.messages import SERVER, SIGNED_KEY_BYTES, Kind, SignedKey, seal
 from hush.secagg.packing import unpack
-from tests.secagg.drive import LOW_ORDER, World, body_of, true_sum, vectors_for
+from tests.secagg.drive import LOW_ORDER, World, body_of, identities, true_sum, vectors_for
 
 
 def amortised(clients: int, terms: Terms) -> tuple[World, AmortisedServer, list[AmortisedClient]]:
@@ -213,3 +213,21 @@ def test_terms_that_differ_do_not_meet() -> None:
     other = AmortisedClient(world.own[0], world.roster, Terms(2, dropout=0, context=b"less noise"))
     with pytest.raises(BadMessage, match="terms"):
         server.take_keys(0, other.keys())
+
+
+def test_sums_are_counted_and_a_server_that_lies_is_out_of_scope() -> None:
+    terms = Terms(3, dropout=0, corrupted=0, participations=2)
+    own = identities(3)
+    roster = Roster.of(own[0], own[1:])
+    server, clients = AmortisedServer(own[0], roster, terms), [AmortisedClient(one, roster, terms) for one in own[1:]]
+    for client in clients:
+        server.take_keys(client.number, client.keys())
+    directory = server.directory()
+    for client in clients:
+        client.meet(directory)
+    for round in range(2):
+        clients[0].mask(round, np.zeros(3, dtype=int))
+    with pytest.raises(Refused, match="no more were agreed on"):
+        clients[0].mask(2, np.zeros(3, dtype=int))
+    with pytest.raises(UsageError, match="malicious"):
+        AmortisedClient(own[1], roster, Terms(3, dropout=0, corrupted=0, threat="malicious"))

@@ -12,6 +12,7 @@ import numpy as np
 
 from hush.errors import UsageError
 from hush.secagg import Aborted, AmortisedClient, AmortisedServer, BadMessage, Client, Identity, Refused, ServerRound, Terms
+from hush.secagg.keyring import KeyRing
 from hush.secagg.messages import SERVER, Kind, addressed, seal
 from tests.secagg.drive import HEADER, SIGNATURE, Vectors, World, body_of, exact, finish, until, vectors_for
 
@@ -115,7 +116,7 @@ class Fuzz:
 
         def try_it(data: bytes) -> None:
             server = copy.copy(self.key_world.server)
-            server._keys = {}
+            server._keys = KeyRing(self.key_world.roster, TERMS)
             server.take_keys(0, data)
 
         about = self.key_world.roster.digest + TERMS.digest

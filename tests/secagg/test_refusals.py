@@ -522,14 +522,28 @@ def test_a_client_is_in_no_more_sums_than_it_agreed_to(threat: str) -> None:
     vectors = vectors_for(world)
     for round in range(2):
         assert isinstance(play(world, vectors, round=round), ServerRound)
-    assert "2 were agreed on" in str(_opens(world, vectors, 2))
+    world.keys([2, 3])
+    letters = world.open(2).start()
+    assert "2 were agreed on" in outcome(lambda: world.people[0].answer(letters[0]))
     world.people[0] = Client(world.own[0], world.roster, world.terms, next_round=3, opened=world.people[0].opened)
-    assert "2 were agreed on" in str(_opens(world, vectors, 3))
+    world.server.take_keys(0, world.people[0].prepare([3]))
+    letters = world.open(3).start()
+    assert "2 were agreed on" in outcome(lambda: world.people[0].answer(letters[0]))
 
 
-def _opens(world: World, vectors: Vectors, round: int) -> str:
-    _, letters = until(world, 2, vectors, round)
-    return outcome(lambda: world.people[0].answer(letters[0]))
+def test_two_rounds_at_once_count_as_two() -> None:
+    """Both are joined while one sum is left to be in: the second one is not opened."""
+    world = World(N, replace(CURIOUS, participations=1))
+    vectors = vectors_for(world)
+    world.keys([0, 1])
+    rounds = [world.open(round) for round in range(2)]
+    letters = [current.start() for current in rounds]
+    for _ in range(2):
+        for i, current in enumerate(rounds):
+            answers(world, current, letters[i], vectors)
+            letters[i] = current.advance()
+    world.people[0].answer(letters[0][0])
+    assert "1 were agreed on" in outcome(lambda: world.people[0].answer(letters[1][0]))
 
 
 def test_a_client_is_listed_once_so_that_nobody_lives_and_is_dead() -> None:
@@ -854,8 +868,15 @@ def test_a_client_that_begins_anew_has_no_secrets_of_before() -> None:
     """It can take part with fresh keys, and what was sealed for its keys of before is of no use to anybody."""
     world, _, letters = invited()
     again = Client(world.own[0], world.roster, world.terms)
-    again.prepare([0])
+    world.people[0] = again
+    keys = again.prepare([0, 1])
     assert "another key for this client" in outcome(lambda: again.answer(letters[0]))
+    world.server.take_keys(0, keys)
+    for number in range(1, N):
+        world.server.take_keys(number, world.people[number].prepare([1]))
+    done = play(world, vectors_for(world), round=1, keys=False)
+    assert isinstance(done, ServerRound)
+    assert done.included == tuple(range(N))
 
 
 # -- what was said before --------------------------------------------------------------------------------------------------------

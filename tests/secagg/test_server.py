@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hush.errors import UsageError
-from hush.secagg import Aborted, BadMessage, Client, Graph, Refused, ServerRound, Stage, Terms, shamir
+from hush.secagg import Aborted, BadMessage, Client, Graph, Refused, Server, ServerRound, Stage, Terms, shamir
 from hush.secagg.keys import RoundKeys
 from hush.secagg.messages import SEALED_BYTES, Kind, SignedKey, seal
 from tests.secagg.drive import (
@@ -240,7 +240,7 @@ def test_a_vote_on_other_survivors_is_refused() -> None:
 
 
 def key_message(world: World, number: int, keys: list[tuple[int, SignedKey]]) -> bytes:
-    body = b"".join(round.to_bytes(8, "big") + key.to_bytes() for round, key in keys)
+    body = bytes(8) + b"".join(round.to_bytes(8, "big") + key.to_bytes() for round, key in keys)
     return seal(world.own[number], Kind.KEYS, number, 0, world.roster.digest + world.terms.digest, body)
 
 
@@ -499,3 +499,65 @@ def test_refusing_clients_are_to_the_server_as_vanished_ones() -> None:
     assert current.included == tuple(range(1, N))
     assert exact(world, current, vectors)
     assert (current.total >= np.zeros(4)).all()
+
+
+def test_keys_of_before_a_restart_do_not_come_back() -> None:
+    """A client that was started again sends newer ones; whoever repeats the old message must not bring dead keys back."""
+    world = World(N, TERMS)
+    old = world.people[0].prepare([0, 1, 2])
+    world.server.take_keys(0, old)
+    again = Client(world.own[0], world.roster, world.terms, next_round=1)
+    world.server.take_keys(0, again.prepare([1]))
+    assert [0 in world.server.ready(round) for round in range(3)] == [False, True, False]
+    with pytest.raises(BadMessage, match="older"):
+        world.server.take_keys(0, old)
+    world.people[0] = again
+    for number in range(1, N):
+        world.server.take_keys(number, world.people[number].prepare([1]))
+    vectors = vectors_for(world)
+    done = play(world, vectors, round=1, keys=False)
+    assert isinstance(done, ServerRound)
+    assert done.included == tuple(range(N))
+
+
+def test_a_server_that_was_started_again_goes_on() -> None:
+    world = World(N, TERMS)
+    vectors = vectors_for(world)
+    world.keys(range(3))
+    assert isinstance(play(world, vectors, round=0, keys=False), ServerRound)
+    world.server = Server(world.who, world.roster, world.terms, 1, next_round=world.server.next_round)
+    for number in range(N):
+        assert world.server.take_keys(number, world.people[number].prepared()) == (1, 2)
+    done = play(world, vectors, round=1, keys=False)
+    assert isinstance(done, ServerRound)
+    assert exact(world, done, vectors)
+    far = Server(world.who, world.roster, world.terms, 1, next_round=10_000)
+    late = Client(world.own[0], world.roster, world.terms, next_round=10_000)
+    assert far.take_keys(0, late.prepare([10_001])) == (10_001,)
+    with pytest.raises(UsageError, match="too far ahead"):
+        late.prepare([10_000 + 4096])
+
+
+def test_an_abort_says_whether_anything_may_have_been_opened() -> None:
+    for stages, opening in ((1, False), (2, True)):
+        world = World(N, TERMS)
+        current, _ = until(world, stages)
+        with pytest.raises(Aborted) as reason:
+            current.advance()
+        assert reason.value.opening == opening
+
+
+def test_a_process_that_dies_costs_time_and_not_the_sum() -> None:
+    world = World(N, Terms(5000, dropout=0.2, corrupted=0), workers=3)
+    vectors = vectors_for(world)
+    with patch("hush.secagg.unmask._Worker.masks", lambda _: None):
+        done = play(world, vectors)
+    assert isinstance(done, ServerRound)
+    assert exact(world, done, vectors)
+
+
+def test_a_sum_around_zero() -> None:
+    world = World(N, Terms(2, bits=12, dropout=0, corrupted=0))
+    done = play(world, np.array([[-7, 5]] * N))
+    assert isinstance(done, ServerRound)
+    assert done.signed_total.tolist() == [-7 * N, 5 * N]

@@ -4,6 +4,7 @@ SecAgg+ (Bell, Bonawitz, Gascon, Lepoint, Raykova 2020) as state machines over b
 `Client` and `Server` say how they are driven; docs/secagg.md says what they protect from, and what not.
 """
 
+from hush.errors import UsageError
 from hush.secagg.amortised import AmortisedClient, AmortisedServer
 from hush.secagg.client import Client, ClientRound
 from hush.secagg.errors import Aborted, BadMessage, Refused
@@ -28,5 +29,6 @@ __all__ = [
     "Session",
     "Stage",
     "Terms",
+    "UsageError",
     "graph_for",
 ]

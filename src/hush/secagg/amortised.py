@@ -29,6 +29,8 @@ def _whole(roster: Roster, terms: Terms) -> Session:
     """Everybody, always."""
     if terms.dropout:
         raise UsageError("Amortised masks cannot do without anybody: set dropout=0, or use hush.secagg.Client and Server.")
+    if terms.threat != "curious":
+        raise UsageError("Amortised masks have no proof against a malicious server: use hush.secagg.Client and Server.")
     everybody = tuple(range(len(roster.clients)))
     return Session(terms, roster, _SETUP, everybody, (b"amortised",))  # a name that no round of the other protocol has
 
@@ -36,7 +38,7 @@ def _whole(roster: Roster, terms: Terms) -> Session:
 class AmortisedClient:
     """One client: keys once, then one message a round."""
 
-    def __init__(self, identity: Identity, roster: Roster, terms: Terms) -> None:
+    def __init__(self, identity: Identity, roster: Roster, terms: Terms, next_round: int = 0, opened: int = 0) -> None:
         if identity.public not in roster.numbers:
             raise UsageError("This identity is not in the roster: enrol it first.")
         self.roster, self.terms, self._identity = roster, terms, identity
@@ -44,7 +46,7 @@ class AmortisedClient:
         self._about = _whole(roster, terms).digest
         self._keys = RoundKeys(identity, self._about, self.number, _SETUP)
         self._seeds: dict[int, bytes] = {}
-        self._next = 0
+        self._next, self.opened = next_round, opened
 
     def keys(self) -> bytes:
         """To the server, once."""
@@ -78,10 +80,12 @@ class AmortisedClient:
             raise Refused(f"Round {round} is not after round {self._next - 1}: a mask serves once.")
         if not self._seeds:
             raise Refused("This client has not met the others.")
+        if self.terms.participations is not None and self.opened >= self.terms.participations:
+            raise Refused(f"Client {self.number} has been in {self.opened} sums: no more were agreed on.")
         vector = np.asarray(vector)
         if vector.shape != (self.terms.entries,) or vector.dtype.kind not in "iu":
             raise UsageError(f"A vector to sum has {self.terms.entries:,} whole numbers, not {vector.shape} of {vector.dtype}.")
-        self._next = round + 1
+        self._next, self.opened = round + 1, self.opened + 1
         masked = reduced(vector, self.terms.bits)
         seeds = {j: hmac.digest(seed, b"hush secagg round" + round.to_bytes(8, "big"), "sha256") for j, seed in self._seeds.items()}
         later = [seed for j, seed in seeds.items() if j > self.number]

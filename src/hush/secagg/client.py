@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ from hush.secagg.keys import Pair, RoundKeys, commitment, self_seed
 from hush.secagg.masks import add_masks
 from hush.secagg.messages import (
     DIGEST_BYTES,
+    MOST_AHEAD,
     SEALED_BYTES,
     SIGNED_KEY_BYTES,
     Kind,
@@ -58,6 +60,7 @@ class Client:
         self._rounds: dict[int, ClientRound] = {}
         self._next = next_round
         self._tally = Tally(opened)
+        self._born = time.time_ns().to_bytes(8, "big")  # of two sets of keys the server takes the newer
 
     @property
     def opened(self) -> int:
@@ -74,15 +77,25 @@ class Client:
         return self.roster.digest + self.terms.digest
 
     def prepare(self, rounds: Iterable[int]) -> bytes:
-        """Fresh keys for some rounds ahead, as a message to the server. A round's keys are drawn once."""
+        """Fresh keys for some rounds ahead, as a message to the server. A round's keys are drawn once.
+
+        They live in this process: a client that is started again draws new ones, and the server takes the newer.
+        """
         wanted = sorted(set(rounds))
         for round in wanted:
             if round < self._next or round in self._prepared:
                 raise UsageError(f"Round {round} has keys already, or is over: a key serves one round, once.")
+            if round >= self._next + MOST_AHEAD:
+                raise UsageError(f"Round {round} is too far ahead: keys are kept for {MOST_AHEAD:,} rounds.")
         for round in wanted:
             self._prepared[round] = RoundKeys(self._identity, self._about, self.number, round)
-        body = b"".join(round.to_bytes(8, "big") + self._prepared[round].signed.to_bytes() for round in wanted)
-        return seal(self._identity, Kind.KEYS, self.number, 0, self._about, body)
+        return self.prepared(wanted)
+
+    def prepared(self, rounds: Iterable[int] | None = None) -> bytes:
+        """The keys that were drawn and not used, once more: for a server that was started again."""
+        wanted = sorted(self._prepared) if rounds is None else rounds
+        keys = (round.to_bytes(8, "big") + self._prepared[round].signed.to_bytes() for round in wanted)
+        return seal(self._identity, Kind.KEYS, self.number, 0, self._about, self._born + b"".join(keys))
 
     def answer(self, message: bytes, vector: GetVector | npt.NDArray[np.integer] | None = None) -> bytes:
         """The answer to whatever the server sent; a delivery needs the `vector` to sum, or how to get it."""
@@ -100,6 +113,8 @@ class Client:
             raise Refused(f"Round {round} is not after round {self._next - 1}: a round is not repeated.")
         if round not in self._prepared:
             raise Refused(f"Client {self.number} has no keys for round {round}.")
+        if self.terms.participations is not None and self.opened >= self.terms.participations:
+            raise Refused(_often_enough(self.number, self.opened, self.terms.participations))
         about = addressed(self.roster.digest, self.number)
         body = open_message(invitation, self.roster, None, Kind.INVITATION, round, about)
         keys = self._prepared[round]
@@ -113,6 +128,10 @@ class Client:
 
     def __repr__(self) -> str:
         return f"Client({self.number} of {len(self.roster.clients)}, next round {self._next})"
+
+
+def _often_enough(number: int, opened: int, most: int) -> str:
+    return f"Client {number} has been in {opened} sums, and no more than {most} were agreed on."
 
 
 @dataclass
@@ -184,7 +203,7 @@ class ClientRound:
         if self._me not in session.places:
             raise Refused("The server invites this client to a cohort that it is not in.")
         if digests[session.places[self._me]] != self._keys.signed.digest(self._me):
-            raise Refused("The server shows others another key for this client than its own.")
+            raise Refused("The server shows others another key for this client than its own, or one of before it was started anew.")
         own = session.places[self._me]
         around = neighbours_of(session.graph_seed, count, degree, own)[own]
         for place, raw in zip(around, reader.pieces(len(around), SIGNED_KEY_BYTES), strict=True):
@@ -300,7 +319,7 @@ class ClientRound:
             raise Refused(f"{living} neighbours are in the sum, and {self.session.graph.threshold} are needed.")
         most = self.session.terms.participations
         if most is not None and self._tally.opened >= most:
-            raise Refused(f"Client {self._me} has been in {self._tally.opened} sums, and no more than {most} were agreed on.")
+            raise Refused(_often_enough(self._me, self._tally.opened, most))
         self._tally.opened += 1
         self._survivors, self._told = survivors, told
         if self.session.terms.threat == "malicious":

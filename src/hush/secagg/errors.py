@@ -13,7 +13,10 @@ class Refused(HushError):
 
 
 class Aborted(HushError):
-    """A round ended without a sum; nobody's input was opened."""
+    """A round ended without a sum. No single client's vector was opened."""
+
+    opening: bool = False
+    """Whether clients had begun to open it: then a server may have had enough for the sum, and it counts as released."""
 
 
 class BadMessage(HushError):

@@ -28,6 +28,8 @@ SEALED_BYTES = 2 * SHARE_BYTES + 16
 """Two shares, encrypted and authenticated."""
 
 
+MOST_AHEAD = 4096
+"""Rounds that keys are kept for: a client that sends them for more would fill the server's memory."""
 Piece = bytes | memoryview
 """Of a body: bytes, or what lies like bytes in memory."""
 

@@ -18,18 +18,19 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from hush.errors import UsageError
 from hush.secagg import shamir
 from hush.secagg.errors import Aborted, BadMessage
 from hush.secagg.graph import neighbours_of
 from hush.secagg.identity import SIGNATURE_BYTES, Identity, Roster, is_signed
-from hush.secagg.keys import belongs_to, commitment, is_usable, pair_seed, self_seed
+from hush.secagg.keyring import KeyRing
+from hush.secagg.keys import belongs_to, commitment, pair_seed, self_seed
 from hush.secagg.messages import (
     DIGEST_BYTES,
     SEALED_BYTES,
     SERVER,
-    SIGNED_KEY_BYTES,
     Kind,
     SignedKey,
     addressed,
@@ -55,8 +56,6 @@ class Stage(StrEnum):
     ABORTED = "nothing more: aborted"
 
 
-MOST_AHEAD = 4096
-"""Rounds that keys are kept for: a client that sends them for more would fill the server's memory."""
 _EXPECTED = {
     Stage.SHARES: Kind.SHARES,
     Stage.VECTORS: Kind.MASKED,
@@ -68,53 +67,32 @@ _EXPECTED = {
 class Server:
     """Keys of rounds to come, and the rounds themselves."""
 
-    def __init__(self, identity: Identity, roster: Roster, terms: Terms, workers: int | None = None) -> None:
+    def __init__(self, identity: Identity, roster: Roster, terms: Terms, workers: int | None = None, next_round: int = 0) -> None:
         if identity.public != roster.server:
             raise UsageError("This identity is not the one that the roster names as the server's.")
         self.roster, self.terms = roster, terms
         self._identity, self._workers = identity, workers
-        self._keys: dict[int, dict[int, SignedKey]] = {}
-        self._next = 0
+        self._keys = KeyRing(roster, terms)
+        self._next = next_round
+
+    @property
+    def next_round(self) -> int:
+        """The first round that can still be opened. One that is started again must be given it, and be sent the keys anew."""
+        return self._next
 
     def take_keys(self, sender: int, message: bytes) -> tuple[int, ...]:
         """Keep a client's keys for rounds ahead; which rounds."""
-        if not 0 <= sender < len(self.roster.clients):
-            raise BadMessage(sender, "nobody was enrolled under this number")
-        about = self.roster.digest + self.terms.digest
-        body = open_message(message, self.roster, sender, Kind.KEYS, 0, about)
-        size = 8 + SIGNED_KEY_BYTES
-        if len(body) % size:
-            raise BadMessage(sender, "it holds no whole number of keys")
-        if len(body) // size > MOST_AHEAD:
-            raise BadMessage(sender, f"it holds keys for more than {MOST_AHEAD:,} rounds")
-        read: dict[int, SignedKey] = {}
-        for place in range(0, len(body), size):
-            round = int.from_bytes(body[place : place + 8], "big")
-            key = SignedKey.from_bytes(bytes(body[place + 8 : place + size]))
-            if round in read or round >= self._next + MOST_AHEAD:
-                raise BadMessage(sender, f"it has two keys for round {round}, or that is too far ahead")
-            if self._keys.get(round, {}).get(sender, key) != key:
-                raise BadMessage(sender, f"round {round} has another key of this client already")
-            if round < self._next:  # a message that came late: what is over is over, and the rest is as good as ever
-                continue
-            if not key.holds(self.roster, about, sender, round):
-                raise BadMessage(sender, f"its key for round {round} is not signed")
-            if not (is_usable(key.cipher) and is_usable(key.mask)):
-                raise BadMessage(sender, f"its key for round {round} would hide nothing")
-            read[round] = key
-        for round, key in read.items():
-            self._keys.setdefault(round, {})[sender] = key
-        return tuple(read)
+        return self._keys.take(sender, message, self._next)
 
     def ready(self, round: int) -> set[int]:
         """The clients whose keys for this round are here."""
-        return set(self._keys.get(round, {}))
+        return set(self._keys.of(round))
 
     def open(self, round: int, cohort: Iterable[int]) -> ServerRound:
         """A round over those of `cohort` whose keys are here."""
         if round < self._next:
             raise UsageError(f"Round {round} is over: rounds only go forward.")
-        keys = self._keys.get(round, {})
+        keys = self._keys.of(round)
         members = tuple(sorted(number for number in set(cohort) if number in keys))
         if len(members) < self.terms.smallest:
             raise Aborted(f"{len(members)} clients have keys for round {round}, and {self.terms.smallest} are needed.")
@@ -125,7 +103,7 @@ class Server:
         except UsageError as reason:
             raise Aborted(str(reason)) from None
         self._next = round + 1
-        self._keys = {later: own for later, own in self._keys.items() if later > round}
+        self._keys.forget(round)
         return ServerRound(self._identity, session, {number: keys[number] for number in members}, self._workers)
 
     def __repr__(self) -> str:
@@ -170,6 +148,12 @@ class ServerRound:
         if self.stage is not Stage.DONE:
             raise UsageError(f"There is no sum: the server waits for {self.stage}.")
         return self._sum
+
+    @property
+    def signed_total(self) -> npt.NDArray[np.int64]:
+        """The same around zero, from -2^(bits-1) on: what sums of negative numbers are to be read as."""
+        half = 1 << (self.session.terms.bits - 1)
+        return (self.total.astype(np.int64) + half) % (2 * half) - half if half < 2**62 else self.total.astype(np.int64)
 
     # -- in ------------------------------------------------------------------------------------------------------------------------
 
@@ -265,7 +249,8 @@ class ServerRound:
             if self.stage is Stage.VOTES:
                 return self._tell_votes(answered)
             self._open(answered)
-        except Aborted:
+        except Aborted as reason:
+            reason.opening = self.stage is Stage.OPENING
             self.stage = Stage.ABORTED
             self.suspects = tuple(sorted({*self.suspects, *self._complaints}))
             raise
@@ -354,7 +339,7 @@ class ServerRound:
                 (plus if number > j else minus).append(seed)  # j added what it shares with one after it
         take_masks(self._sum, plus, minus, self._workers)
         self._sum = reduced(self._sum, terms.bits)
-        self.included, self.suspects = tuple(sorted(self._came)), tuple(sorted(suspects))
+        self.included, self.suspects = tuple(sorted(self._came)), tuple(sorted({*suspects, *self._complaints}))
         self.stage = Stage.DONE
         self._shown = {}
 

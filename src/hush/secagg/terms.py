@@ -59,8 +59,13 @@ class Terms:
         if self.threat not in THREATS:
             raise UsageError(f"threat must be one of {', '.join(THREATS)}, not '{self.threat}'.")
         for name in ("dropout", "corrupted"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UsageError(f"{name} must lie in [0, 1), not {getattr(self, name):g}.")
+            if not isinstance(getattr(self, name), int | float) or not 0 <= getattr(self, name) < 1:
+                raise UsageError(f"{name} must lie in [0, 1), not {getattr(self, name)}.")
+        if not isinstance(self.context, bytes):
+            raise UsageError(f"context must be bytes, not {type(self.context).__name__}.")
+        times = self.participations
+        if times is not None and (not isinstance(times, int) or not 1 <= times < 2**63):
+            raise UsageError(f"participations must be a whole number of at least 1, or None, not {times!r}.")
         if self.honest_min < 2:
             raise UsageError("Fewer than two honest clients may be left in a sum: lower dropout or corrupted, or raise smallest.")
         self.graph(self.smallest)

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -40,8 +41,12 @@ def take_masks(total: Vector, plus: Sequence[bytes], minus: Sequence[bytes], wor
     try:
         a, b = ranges[0]
         add_masks(total[a:b], minus, plus, a)
-        for worker in others:
-            worker.finish(total)
+        for worker, (a, b) in zip(others, ranges[1:], strict=True):
+            masks = worker.masks()
+            if masks is not None:
+                np.add(total[a:b], masks, out=total[a:b])
+            else:  # it died: the work is done here
+                add_masks(total[a:b], minus, plus, a)
     finally:
         for worker in others:
             worker.stop()
@@ -51,23 +56,23 @@ class _Worker:
     """A process that computes one range of the masks' sum."""
 
     def __init__(self, total: Vector, plus: Sequence[bytes], minus: Sequence[bytes], begin: int, end: int) -> None:
-        self._begin, self._end = begin, end
-        command = [sys.executable, "-P", "-m", "hush.secagg.unmask"]
+        self._begin, self._end, self._kind = begin, end, total.dtype
+        command = [sys.executable, "-P", "-c", "from hush.secagg.unmask import work; work()"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         header = np.array(
             [total.itemsize, begin, end, len(plus), len(minus), len(plus[0] if plus else minus[0])], dtype="<u8"
         ).tobytes()
-        self._process.stdin.write(header + b"".join(plus) + b"".join(minus))
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(header + b"".join(plus) + b"".join(minus))
+            self._process.stdin.close()
 
-    def finish(self, total: Vector) -> None:
+    def masks(self) -> Vector | None:
+        """Their sum in this range; None where the process has died."""
         assert self._process.stdout is not None
         raw = self._process.stdout.read()
-        own = total[self._begin : self._end]
-        if self._process.wait() != 0 or len(raw) != own.nbytes:
-            raise RuntimeError("a process that takes masks off the sum has died")
-        np.add(own, np.frombuffer(raw, dtype=total.dtype), out=own)
+        whole = self._process.wait() == 0 and len(raw) == (self._end - self._begin) * self._kind.itemsize
+        return np.frombuffer(raw, dtype=self._kind) if whole else None
 
     def stop(self) -> None:
         if self._process.stdout is not None:
@@ -77,7 +82,7 @@ class _Worker:
             self._process.wait()
 
 
-def _work() -> None:
+def work() -> None:
     """The process's half: a header and seeds on standard input, the range on standard output."""
     given = sys.stdin.buffer.read()
     size, begin, end, plus, minus, key = (int(v) for v in np.frombuffer(given, dtype="<u8", count=6))
@@ -85,7 +90,3 @@ def _work() -> None:
     own = np.zeros(end - begin, dtype=f"<u{size}")
     add_masks(own, seeds[:plus], seeds[plus:], begin)
     sys.stdout.buffer.write(own.tobytes())
-
-
-if __name__ == "__main__":
-    _work()
