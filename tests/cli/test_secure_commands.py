@@ -25,6 +25,7 @@ def test_a_run_whose_sum_is_secure(capsys: pytest.CaptureFixture[str], tmp_path:
     assert result["secure_sum"]["neighbours"] == 11
     assert result["secure_sum"]["honest_min"] < result["secure_sum"]["fewest_survivors"] < 12
     page = (tmp_path / "r" / "certificate.html").read_text()
+    assert "a curious server that follows the protocol" in page
     assert "SecAgg+" in page
     assert f"those of {result['secure_sum']['honest_min']} honest ones" in page
     code, out, _ = hush(capsys, "certify", str(tmp_path / "r"), "--json")
@@ -73,12 +74,21 @@ def test_a_dry_run_counts_the_protocols_bytes(capsys: pytest.CaptureFixture[str]
     _, out, _ = hush(capsys, "run", *SECURE, "--out", str(tmp_path / "r"), "--json")
     ran = json.loads(out)
     assert expected["uplink_bytes_per_client"] == pytest.approx(ran["uplink_bytes_per_client"], rel=0.01)
+    assert expected["downlink_bytes_per_client"] == pytest.approx(ran["downlink_bytes_per_client"], rel=0.01)
     assert expected["epsilon"] == pytest.approx(ran["epsilon"])
+    details = [json.loads(line) for line in (tmp_path / "r" / "diagnostics.jsonl").read_text().splitlines()]
+    for told in details:  # in the model's own units, and with the shares of noise that came with the messages
+        assert told["signal_norm"] <= 1.01
+        noise = expected["noise_multiplier"] * (12 / 10) ** 0.5 * 65**0.5 / 12  # of 12 shares, where 10 suffice, on 65 entries
+        assert told["noise_norm"] == pytest.approx(noise, rel=0.35)
 
 
 def test_a_comparison_has_baselines_without_noise(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, out, _ = hush(capsys, "compare", "fedavg", "dp-fedavg", *FAST, "--secure", "--out", str(tmp_path / "c"), "--json")
+    flags = ["--secure", "--dropout", "0.1", "--out", str(tmp_path / "c"), "--json"]
+    code, out, err = hush(capsys, "compare", "fedavg", "dp-fedavg", *FAST, *flags)
     assert code == 0
+    assert "fedavg has no noise, so it is summed in the clear" in err
+    assert "planned for the loss of" in err
     plain, secure = json.loads(out)["methods"]
     assert plain["secure_sum"] is None
     assert plain["sampling"] == secure["sampling"] == "rotation"

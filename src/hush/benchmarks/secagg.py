@@ -61,8 +61,11 @@ def measure(
     terms = FixedTerms(entries, bits, dropout, 0.1, "curious", clients, degree=degree)
     server, members = Server(server_identity, roster, terms), [Client(own, roster, terms) for own in identities]
     clock, wall = Clock(), time.perf_counter()
+    keys = 0
     for member in members:
-        clock.take("server keys", server.take_keys, member.number, clock.take("client keys", member.prepare, [0]))
+        message = clock.take("client keys", member.prepare, [0])
+        clock.take("server keys", server.take_keys, member.number, message)
+        keys = len(message)
     round = server.open(0, range(clients))
     gone = set(range(0, clients, max(1, math.floor(1 / dropout)))) if dropout else set()
     gone = set(sorted(gone)[: math.floor(dropout * clients)])
@@ -95,7 +98,7 @@ def measure(
         "client_ms": 1e3 * clock.total("client") / clients,
         "server_s": clock.total("server"),
         "opening_wall_s": opening,
-        "upload_bytes": sum(round.bytes_up[n] for n in alive) / len(alive) + 157,  # the keys, which came before
+        "upload_bytes": sum(round.bytes_up[n] for n in alive) / len(alive) + keys,
         "download_bytes": sum(round.bytes_down[n] for n in alive) / len(alive),
         "wall_s": time.perf_counter() - wall,
         "parts": {name: round_to(spent) for name, spent in clock.seconds.items()},

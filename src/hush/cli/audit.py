@@ -56,6 +56,8 @@ def audit(
         rounds = min(experiment.rounds, 20)
         result = attack(method, experiment.cohort, task, rounds, rate, tell=lambda what: progress.update(bar, description=what))
     files = _write(result, place)
+    if spec.secure:
+        say("note: shares of noise were drawn as the one noise they add up to; masks, losses and refusals have tests of their own")
     if as_json:
         print_json(result.to_dict() | {"files": files})
     else:

@@ -56,6 +56,9 @@ def compare(methods: Annotated[list[str], typer.Argument(help="Two or more metho
         raise UsageError("A comparison needs two different methods or more; hush run trains one.")
     specs = on_the_same_clients([flags.spec(name, shared=names) for name in names])
     experiments = [resolve(spec, lenient=True) for spec in specs]
+    for spec, experiment in zip(specs, experiments, strict=True):
+        if spec.secure and experiment.secure_sum is None:
+            say(f"note: {spec.method} has no noise, so it is summed in the clear")
     if flags.dry_run:
         _dry_run(experiments, flags.data_dir, flags.json)
         return
@@ -160,13 +163,21 @@ def _one(ready: Run, folder: RunDir, label: str) -> Result:
     from hush.report.certificate_page import certificate_page
     from hush.report.page import run_page
 
-    for line in result.guarantee.warnings if result.guarantee else ():
+    for line in (*(result.guarantee.warnings if result.guarantee else ()), *_planned_losses(ready)):
         say(f"note: {line}")
     certificate = folder.read_json("certificate.json")
     folder.write_bytes("certificate.html", certificate_page(certificate).encode())
     details = folder.keep_rounds("diagnostics.jsonl", result.rounds)
     folder.write_bytes("report.html", run_page(result, details).encode())
     return result
+
+
+def _planned_losses(ready: Run) -> Iterator[str]:
+    """What a secure sum was sized for, where losses make it dearer."""
+    if ready.federation is not None and ready.dropout:
+        terms = ready.federation.terms
+        lost, shares = terms.smallest - terms.fewest(terms.smallest), terms.honest_min
+        yield f"planned for the loss of {lost} of {terms.smallest} clients, so {shares} honest shares carry the noise (--tolerate)"
 
 
 def _advance(progress: Any, bar: Any) -> Callable[[dict[str, Any]], None]:

@@ -18,7 +18,8 @@ from hush.own import OwnSecrets
 from hush.secret import Secret
 from hush.transforms.adaptive import AdaptiveClip
 from hush.transforms.clip import Clip, l2
-from hush.transforms.noise import Noise
+from hush.transforms.discretize import Discretize
+from hush.transforms.noise import Noise, NoiseShares
 
 
 @dataclass
@@ -42,10 +43,18 @@ class Recorder:
             self.clip_norms.append(l2(x))
 
     def decoded(self, index: int, part: Transform, total: Tensor, out: Tensor, clean: Tensor | None) -> None:
-        if isinstance(part, Noise):
+        if isinstance(part, NoiseShares) and index in self.before:  # which came with the messages
+            self.figures["signal_norm"] = _norm(self.before[index]) / self.cohort
+            self.figures["noise_norm"] = _norm(total - self.before[index]) / self.cohort
+        elif isinstance(part, Noise):
             self.figures["signal_norm"] = _norm(total) / self.cohort
             self.figures["noise_norm"] = _norm(out - total) / self.cohort
-        elif clean is not None and index in self.before:
+        if isinstance(part, Discretize):  # figures so far are in steps of its grid
+            step = _norm(out) / _norm(total) if bool(total.any()) else 0.0
+            for name in ("signal_norm", "noise_norm"):
+                if (steps := self.figures.get(name)) is not None:
+                    self.figures[name] = steps * step
+        if not isinstance(part, Noise) and clean is not None and index in self.before:
             name = "clip_bias" if isinstance(part, Clip | AdaptiveClip) else "compression_error"
             self.figures[name] = _norm(clean - self.before[index]) / self.cohort
 

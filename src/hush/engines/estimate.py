@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hush.cohort import Cohort
 from hush.core import LocalUpdate, Method, Round, Shard, Wire
-from hush.engines.federation import beside_the_vector
+from hush.engines.federation import beside_the_vector, letters_of
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.run import pick_device
 from hush.engines.simulation import fitted
@@ -114,7 +114,8 @@ def estimate(
         "claimed_epsilon": proof.claim.epsilon if proof and proof.claim else None,
         "noise_multiplier": plan.noise_multiplier if plan else None,
         "uplink_bytes_per_client": shares * (method.uplink(learner.dim).bytes + (0 if terms is None else beside_the_vector(terms))),
-        "downlink_bytes_per_client": method.downloads(learner.dim, allowed, shares),
+        "downlink_bytes_per_client": method.downloads(learner.dim, allowed, shares)
+        + (0 if terms is None else shares * letters_of(terms)),
         "estimated_seconds": each_round * allowed + judging,
         "dry_run": True,
     }

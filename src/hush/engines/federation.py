@@ -24,8 +24,17 @@ MOMENTS = 3
 def beside_the_vector(terms: Terms) -> int:
     """Bytes that a client sends in a round beside its vector: keys, shares, openings, signatures."""
     neighbours, votes = terms.graph(terms.smallest).degree, terms.threat == "malicious"
-    bodies = 8 + SIGNED_KEY_BYTES + DIGEST_BYTES + neighbours * (SEALED_BYTES + SHARE_BYTES) + votes * SIGNATURE_BYTES
+    bodies = 16 + SIGNED_KEY_BYTES + DIGEST_BYTES + neighbours * (SEALED_BYTES + SHARE_BYTES) + votes * SIGNATURE_BYTES
     return bodies + (4 + votes) * ENVELOPE_BYTES
+
+
+def letters_of(terms: Terms) -> int:
+    """Bytes that the server sends a client in a round beside the model: invitation, delivery, survivors, and votes."""
+    clients, neighbours = terms.smallest, terms.graph(terms.smallest).degree
+    invitation = DIGEST_BYTES + 4 + clients * (4 + DIGEST_BYTES) + neighbours * SIGNED_KEY_BYTES
+    delivery, survivors = 4 + neighbours * (4 + SEALED_BYTES), -(-clients // 8)
+    votes = 4 + (terms.quorum(clients) - 1) * (4 + SIGNATURE_BYTES) + ENVELOPE_BYTES if terms.threat == "malicious" else 0
+    return invitation + delivery + survivors + 3 * ENVELOPE_BYTES + votes
 
 
 class Federation:

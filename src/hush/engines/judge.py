@@ -105,7 +105,8 @@ def conclude(
     if run.refused is not None:
         claim = claim_without_proof(run.method, run.cohort, run.enrolled, now.round, run.delta)
     if now.round and not now.counted:
-        stopped = f"no round was opened: {history[-1].get('broke_off', '')}".rstrip(".")
+        why = str(history[-1].get("broke_off", "")).rstrip(".")
+        stopped = f"no round was opened: {why}; tolerate more losses (--tolerate), or take larger cohorts"
     if stopped is None and run.rounds < run.rounds_planned:
         stopped = f"budget: round {run.rounds + 1} of {run.rounds_planned} would have exceeded it"
     dim = run.learner.dim

@@ -153,6 +153,8 @@ class Result:
         else:
             learned = f"{self.rounds} rounds trained"
         privacy = str(self.guarantee) if self.guarantee else "no privacy guarantee"
+        if self.secure_sum is not None:
+            privacy = privacy.replace("against the server", f"against a {self.secure_sum['threat']} server")
         if self.rounds_aborted and self.rounds_aborted == self.rounds:
             privacy = "nothing was released"
         sent = f"{self.uplink_bytes_per_client / 1e6:.2g} MB sent per client"

@@ -158,7 +158,7 @@ class Ledger:
             if here != there:
                 raise NoGuarantee(
                     f"The population '{population}' of {self.path} has {here} {what}, and this run {there}: they do not add up.",
-                    "Use another population, or run on the same terms.",
+                    f"Use another population, made with --unit {plan.unit} --relation {plan.relation}, or run on the same terms.",
                 )
         self._remember()
         phase = as_released(plan)

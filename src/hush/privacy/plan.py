@@ -46,8 +46,8 @@ SECAGG = (
     "they know; X25519, Ed25519, SHA-256 and AES are as strong as they are taken for"
 )
 _PROTOCOLS = {
-    ("fresh", "curious"): "SecAgg+, but for a chance of 2^-40 a round",
-    ("fresh", "malicious"): "SecAgg+, but for a chance of n 2^-42 a round of n clients",
+    ("fresh", "curious"): "SecAgg+, in cohorts above 64 but for a chance of 2^-40 a round",
+    ("fresh", "malicious"): "SecAgg+, in cohorts of n above 64 but for a chance of n 2^-42 a round",
     ("amortised", "curious"): "amortised pairwise masks",
 }
 _SERVERS = {

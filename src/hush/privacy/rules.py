@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hush.errors import NoGuarantee
 from hush.privacy.bounds import Bit, Bound, LinearImage, Quantised, RecordMean, Weighted
-from hush.privacy.guarantee import Relation, Unit, View
+from hush.privacy.guarantee import Relation, Unit, View, at_least
 from hush.privacy.vocabulary import (
     BinomialNoise,
     BoundedParticipation,
@@ -249,4 +249,5 @@ def warnings_of(plan: Plan, delta: float) -> Iterator[str]:
             "hides none of them; fewer clients or smaller batches need less noise"
         )
     if plan.population > 1 and 0.01 < delta < 1 / plan.population:  # below 1/n, but n is small
-        yield f"delta is {delta:.2g}: with that probability the guarantee may fail altogether; choose a smaller one (--delta)"
+        told = at_least(delta, 2)
+        yield f"delta is {told}: with that probability the guarantee may fail altogether; choose a smaller one (--delta)"

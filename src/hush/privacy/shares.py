@@ -85,16 +85,22 @@ class SecureSum:
                 f"Amortised masks are made once, among all: take all {clients:,} clients (--cohort {clients}), or fresh ones."
             )
         if self.masks == "amortised" and dropout:
-            raise UsageError("Amortised masks cannot do without anybody, and with --dropout every round would be paid for in vain.")
+            raise UsageError(
+                "Amortised masks cannot do without anybody, and with --dropout rounds would be paid for in vain: leave one out."
+            )
         lost = self.tolerated(fewest, dropout)
         if fewest * (1 - exactly(lost) - exactly(self.corrupted)) < 2:
             raise UsageError(
                 f"Of a cohort of {fewest} clients, {lost:.0%} may vanish and {self.corrupted:.0%} be corrupted: fewer than two "
-                "honest ones may be left. Take larger cohorts (--cohort), or lower --tolerate or --corrupted."
+                "honest ones may be left. Take larger cohorts (--cohort), or lower --dropout, --tolerate or --corrupted."
             )
-        agreed = Terms(entries, bits, lost, self.corrupted, self.threat, fewest, context, participations)
-        for size in (fewest, most):
-            agreed.graph(size)
+        try:
+            agreed = Terms(entries, bits, lost, self.corrupted, self.threat, fewest, context, participations)
+            agreed.graph(most)
+        except UsageError as error:
+            raise UsageError(
+                f"{error} (--tolerate is {lost:g} here, --corrupted {self.corrupted:g}, --cohort at least {fewest}.)"
+            ) from None
         return agreed
 
     def terms_of(self, method: Method, cohort: Cohort, clients: int, dropout: float, dim: int, rounds: int) -> Terms:

@@ -52,7 +52,7 @@ def _proved(c: dict[str, Any]) -> str:
     )
     rows = [
         ("What stays secret", words["hidden"]),
-        ("From whom", words["against"]),
+        ("From whom", _against(c, words["against"])),
         ("Clients", f"{c['clients']:,}"),
         *_records(c),
         ("Rounds released", _rounds(c)),
@@ -107,13 +107,22 @@ def _records(c: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _against(c: dict[str, Any], words: str) -> str:
+    if c.get("secure_sum") is None:
+        return words
+    kind = "a curious server that follows the protocol" if c["secure_sum"]["threat"] == "curious" else "a malicious server"
+    return words.replace("the server", kind, 1)
+
+
 def _summed(c: dict[str, Any]) -> list[tuple[str, str]]:
     """What the secure sum withstands, where there was one."""
     s = c.get("secure_sum")
     if s is None:
         return []
     server = "follows the protocol, however curious" if s["threat"] == "curious" else "may tell clients different things"
-    losses = f"the loss of all but {s['fewest_survivors']:,} of {s['cohort']:,}, at any moment"
+    losses = f"the loss of {s['cohort'] - s['fewest_survivors']:,} of {s['cohort']:,}, at any moment"
+    if s["fewest_survivors"] == s["cohort"]:
+        losses = f"no loss: all {s['cohort']:,} of a cohort must stay"
     if s["threshold"] is not None:
         losses += f"; each has {s['neighbours']} neighbours, {s['threshold']} of whom can stand in for it"
     return [
