@@ -96,7 +96,7 @@ def test_amortised_masks_need_everybody_and_a_round_is_paid_before_it_begins() -
     amortised = SecureSum(masks="amortised")
     with pytest.raises(UsageError, match="in vain"):
         set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), dropout=0.3, secure_sum=amortised)
-    run = replace(set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), secure_sum=amortised), dropout=0.3)
+    run = replace(set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), secure_sum=amortised), dropout=0.9)
     now, _ = simulation.start(run, None, False)
     now, record, _ = simulation.play_round(run, now)
     assert "are missing" in record["broke_off"]
@@ -212,7 +212,7 @@ def test_clients_vanish_at_every_moment_and_the_sum_is_of_those_who_sent() -> No
     run = set_up(
         methods.dp_fedavg(noise=1e-4),
         cohort=FixedSize(12),
-        dropout=0.3,
+        dropout=0.2,
         secure_sum=SecureSum(tolerate=0.6, corrupted=0.1),
         rounds=6,
     )
