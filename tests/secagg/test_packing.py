@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hush.secagg.packing import Vector, add_packed, kind_of, pack, packed_bytes, reduced, unpack
+from hush.secagg.packing import Vector, add_packed, kind_of, pack, packed_bytes, reduced, signed, unpack
 
 bits_of = st.integers(1, 64)
 
@@ -106,3 +106,10 @@ def test_packing_leaves_the_vector_alone_and_keeps_nothing_of_it() -> None:
     before = b"".join(pieces)
     vector[:] = 0
     assert b"".join(pieces) == before
+
+
+@pytest.mark.parametrize("bits", range(2, 65))
+def test_sums_are_read_around_zero_for_every_number_of_bits(bits: int) -> None:
+    half = 2 ** (bits - 1)
+    numbers = np.array([0, 1, -1, half - 1, -half], dtype=np.int64)
+    assert signed(reduced(numbers, bits), bits).tolist() == numbers.tolist()

@@ -535,7 +535,9 @@ def test_a_server_that_was_started_again_goes_on() -> None:
     late = Client(world.own[0], world.roster, world.terms, next_round=10_000)
     assert far.take_keys(0, late.prepare([10_001])) == (10_001,)
     with pytest.raises(UsageError, match="too far ahead"):
-        late.prepare([10_000 + 4096])
+        late.prepare(range(10_002, 10_002 + 4097))
+    rested = Client(world.own[1], world.roster, world.terms)  # whose turn comes for the first time now
+    assert far.take_keys(1, rested.prepare([10_001])) == (10_001,)
 
 
 def test_an_abort_says_whether_anything_may_have_been_opened() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from hush.secagg import AmortisedClient, AmortisedServer, Client, Identity, Refused, Roster, Server, ServerRound, Terms
 from hush.secagg.identity import SIGNATURE_BYTES
 from hush.secagg.messages import DIGEST_BYTES, ENVELOPE_BYTES, SEALED_BYTES, SIGNED_KEY_BYTES
+from hush.secagg.packing import signed
 from hush.secagg.shamir import SHARE_BYTES
 
 MOMENTS = 3
@@ -37,12 +38,17 @@ def letters_of(terms: Terms) -> int:
     return invitation + delivery + survivors + 3 * ENVELOPE_BYTES + votes
 
 
+def _enrolled(clients: int) -> tuple[Identity, list[Identity], Roster]:
+    """A server, its clients, and the roster that they all pin."""
+    server, own = Identity.generate(), [Identity.generate() for _ in range(clients)]
+    return server, own, Roster.of(server, own)
+
+
 class Federation:
     """Everybody's identity and state; it lives as long as the process, like the secrets in it."""
 
     def __init__(self, clients: int, terms: Terms) -> None:
-        server, own = Identity.generate(), [Identity.generate() for _ in range(clients)]
-        roster = Roster.of(server, own)
+        server, own, roster = _enrolled(clients)
         self.terms = terms
         self.server = Server(server, roster, terms)
         self.clients = [Client(identity, roster, terms) for identity in own]
@@ -61,8 +67,7 @@ class AmortisedFederation:
     """The same with CPFed's masks: pairs agree on seeds once, a round is one trip, and it counts with everybody or not at all."""
 
     def __init__(self, clients: int, terms: Terms) -> None:
-        server, own = Identity.generate(), [Identity.generate() for _ in range(clients)]
-        roster = Roster.of(server, own)
+        server, own, roster = _enrolled(clients)
         self.terms = terms
         self.server = AmortisedServer(server, roster, terms)
         self.clients = [AmortisedClient(identity, roster, terms) for identity in own]
@@ -117,13 +122,7 @@ class AmortisedRound:
 
     def open(self) -> Tensor:
         """The sum, as whole numbers around zero."""
-        return centred(self._total, self.federation.terms.bits)
-
-
-def centred(total: np.ndarray, bits: int) -> Tensor:
-    """The representatives from -2^(bits-1) on."""
-    half = 1 << (bits - 1)
-    return (torch.from_numpy(total.astype(np.int64)) + half).remainder(2 * half) - half
+        return torch.from_numpy(signed(self._total, self.federation.terms.bits))
 
 
 @dataclass
@@ -172,7 +171,7 @@ class SecureRound:
                 if self._there(number, 2):
                     self._answer(number, letter)
             self._letters = self.server.advance()
-        return centred(self.server.total, self.federation.terms.bits)
+        return torch.from_numpy(self.server.signed_total)
 
     def _answer(self, number: int, letter: bytes, vector: np.ndarray | None = None) -> None:
         try:

@@ -85,7 +85,7 @@ class Client:
         for round in wanted:
             if round < self._next or round in self._prepared:
                 raise UsageError(f"Round {round} has keys already, or is over: a key serves one round, once.")
-            if round >= self._next + MOST_AHEAD:
+            if round >= wanted[0] + MOST_AHEAD:  # counted from where the server is, which may be far from this client's last round
                 raise UsageError(f"Round {round} is too far ahead: keys are kept for {MOST_AHEAD:,} rounds.")
         for round in wanted:
             self._prepared[round] = RoundKeys(self._identity, self._about, self.number, round)

@@ -31,6 +31,12 @@ def reduced(vector: npt.NDArray[np.integer], bits: int) -> Vector:
     return own
 
 
+def signed(vector: Vector, bits: int) -> npt.NDArray[np.int64]:
+    """The representatives around zero, from -2^(bits-1) on: what sums of negative numbers are to be read as."""
+    shift = np.int64(64 - bits)
+    return vector.astype(np.uint64).view(np.int64) << shift >> shift  # the second shift repeats the sign
+
+
 def packed_bytes(entries: int, bits: int) -> int:
     """The length of `pack`'s answer."""
     return sum(-(-entries * width // 8) for width, _ in _planes(bits))

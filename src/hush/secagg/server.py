@@ -40,7 +40,7 @@ from hush.secagg.messages import (
     seal,
     vote_statement,
 )
-from hush.secagg.packing import Vector, add_packed, kind_of, reduced
+from hush.secagg.packing import Vector, add_packed, kind_of, reduced, signed
 from hush.secagg.terms import Session, Terms
 from hush.secagg.unmask import take_masks
 
@@ -151,9 +151,8 @@ class ServerRound:
 
     @property
     def signed_total(self) -> npt.NDArray[np.int64]:
-        """The same around zero, from -2^(bits-1) on: what sums of negative numbers are to be read as."""
-        half = 1 << (self.session.terms.bits - 1)
-        return (self.total.astype(np.int64) + half) % (2 * half) - half if half < 2**62 else self.total.astype(np.int64)
+        """The same around zero, from -2^(bits-1) on."""
+        return signed(self.total, self.session.terms.bits)
 
     # -- in ------------------------------------------------------------------------------------------------------------------------
 
