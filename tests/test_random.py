@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hush.random import derive, fold, keys_of, uniform, words
+from hush.local.flat import kept
+from hush.random import coins, derive, fold, keys_of, uniform, words
 
 
 @given(st.integers(0, 2**63 - 1), st.lists(st.integers(0, 2**40), min_size=1, max_size=8, unique=True))
@@ -41,6 +42,38 @@ def test_uniforms_are_uniform_and_streams_independent() -> None:
     assert abs(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1]) < 0.03
     along_clients = torch.corrcoef(torch.stack([a[:-1].flatten(), a[1:].flatten()]))[0, 1]
     assert abs(along_clients) < 0.03
+
+
+@given(st.integers(0, 2**40), st.floats(0, 1), st.integers(1, 9))
+def test_coins_are_the_same_alone_and_in_a_cohort(seed: int, share: float, count: int) -> None:
+    keys = keys_of(seed, torch.arange(3))
+    together = coins(keys, (2, count), share)
+    assert together.shape == (3, 2, count)
+    assert torch.equal(torch.func.vmap(lambda key: coins(key, (2, count), share))(keys), together)
+    for key, row in zip(keys, together, strict=True):
+        assert torch.equal(coins(key, (2, count), share), row)
+
+
+def test_coins_have_their_chance_and_do_not_hang_together() -> None:
+    """Four come from one word: neither they nor neighbouring words may tell about each other."""
+    for share in (0.1, 0.5, 0.75):
+        drawn = coins(keys_of(4, torch.arange(50)), (4000,), share)
+        heads = int(drawn.sum())
+        assert stats.binomtest(heads, drawn.numel(), share).pvalue > 1e-4
+        assert stats.binomtest(heads, drawn.numel(), share + 0.01).pvalue < 1e-4  # a chance that is off is seen
+        for apart in (1, 2, 3, 4, 8):
+            pairs = torch.stack([drawn[:, :-apart].flatten(), drawn[:, apart:].flatten()]).double()
+            assert abs(torch.corrcoef(pairs)[0, 1]) < 4.5 / len(pairs[0]) ** 0.5
+    assert not coins(keys_of(0, torch.arange(2)), (9,), 0.0).any()
+    assert coins(keys_of(0, torch.arange(2)), (9,), 1.0).all()
+
+
+@given(st.floats(0, 1))
+def test_dropout_keeps_the_mean(p: float) -> None:
+    """Exactly: it is scaled by the chance that its coins have, not by the one that was asked for."""
+    mask = kept(keys_of(1, torch.arange(1)), (64,), p, torch.float64)
+    share = round((1 - p) * 2**16) / 2**16
+    assert set(mask.flatten().tolist()) <= {0.0, 1 / share if share else 0.0}
 
 
 def test_uniform_takes_a_shape() -> None:

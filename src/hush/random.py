@@ -7,6 +7,8 @@ hundred, a chunk of ten and a lone client all draw the same numbers. The mixer i
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,8 @@ _MIX_B = 0x94D049BB133111EB
 _WORD = 0xD1B54A32D192ED03
 """Added to every word that is folded in, so that the roles of key and word cannot be swapped."""
 _MASK = (1 << 64) - 1
+COIN = 2.0**-16
+"""How finely the chance of a coin is told."""
 
 
 def _signed(word: int) -> int:
@@ -90,10 +94,20 @@ def row_marks(x: Tensor, batch: int = 1 << 16) -> Tensor:
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
 
 
+def coins(keys: Tensor, shape: tuple[int, ...], share: float) -> Tensor:
+    """`[..., *shape]` truths, each with the chance `share`, rounded to steps of `COIN`, for `[...]` keys.
+
+    Four from a word: a word costs many passes over it, and dropout wants a coin for every activation.
+    """
+    count, most = math.prod(shape), round(share / COIN) - 2**15
+    if most >= 2**15:
+        return torch.ones(*keys.shape, *shape, dtype=torch.bool, device=keys.device)
+    quarters = words(keys, -(-count // 4)).view(torch.int16)[..., :count]  # from -2^15 to 2^15 - 1
+    return (quarters < most).reshape(*keys.shape, *shape)
+
+
 def uniform(keys: Tensor, shape: tuple[int, ...]) -> Tensor:
     """`[..., *shape]` floats in [0, 1) with 24 random bits, for `[...]` keys."""
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     bits = _shift_right(words(keys, count), 40)
     return (bits.to(torch.float32) * 2.0**-24).reshape(*keys.shape, *shape)

@@ -570,7 +570,7 @@ def test_memory_bounds_the_chunk_not_the_cohort() -> None:
     original = monitor.learner.gradients
 
     def counting(params: torch.Tensor, *rest: torch.Tensor) -> Any:
-        sizes.append(len(params))
+        sizes.append(len(rest[0]))
         return original(params, *rest)
 
     monitor.learner.gradients = counting  # type: ignore[method-assign]

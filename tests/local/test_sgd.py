@@ -62,8 +62,9 @@ def plain_loop(task: hush.Task, local: Sgd, rnd: Round, keys: torch.Tensor) -> t
         Sgd(lr=0.1, batch_size=3, epochs=3, momentum=0.9, decay=0.5, every=2),
         Sgd(lr=0.1, batch_size=2, epochs=None, steps=7, momentum=0.5),
         Sgd(lr=0.2, batch_size=100, epochs=2, prox=0.7),
+        Sgd(lr=0.2, batch_size=3, epochs=None, steps=1, prox=0.7, momentum=0.5, decay=0.5),
     ],
-    ids=["epochs", "momentum-decay", "steps", "prox"],
+    ids=["epochs", "momentum-decay", "steps", "prox", "one-gradient"],
 )
 def test_equals_a_plain_loop_for_clients_of_unequal_size(local: Sgd) -> None:
     task = make_task()
@@ -108,6 +109,44 @@ def test_lstm_and_resnet_equal_a_plain_loop(name: str, shape: tuple[int, ...]) -
     ours = local(learner, learner.initial(), train.shard(torch.arange(2)), rnd, keys, None).updates
     assert (ours - plain_loop(task, local, rnd, keys)).abs().max() < 1e-8
     assert ours.norm(dim=1).min() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "shape"), [("afo-cnn", (3, 8, 8)), ("resnet9", (1, 9, 9)), ("char-lstm", (80,)), ("mlp", (5,))])
+def test_weights_that_all_clients_share_give_what_weights_of_their_own_give(name: str, shape: tuple[int, ...]) -> None:
+    """Dropout, padding and all: only how it is computed differs."""
+    g = torch.Generator().manual_seed(1)
+    x = torch.randint(0, 80, (3, 4, *shape), generator=g)
+    x = x.to(torch.uint8) if name == "char-lstm" else x.to(F64) / 40
+    y, weight = torch.randint(0, 10, (3, 4), generator=g), torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=F64)
+    learner = FlatModel(build_model(name, torch.Size(shape), 80, 0), cross_entropy, dtype=F64)
+    learner.probe(x.flatten(0, 1), y.flatten())
+    params, keys = learner.initial(), keys_of(0, torch.arange(3))
+    shared, losses = learner.gradients(params, x, y, weight, keys)
+    own, own_losses = learner.gradients(params.expand(3, -1).clone(), x, y, weight, keys)
+    torch.testing.assert_close(shared, own)
+    torch.testing.assert_close(losses, own_losses)
+    for i in range(3):
+        alone, _ = learner.gradients(params, x[i : i + 1], y[i : i + 1], weight[i : i + 1], keys[i : i + 1])
+        torch.testing.assert_close(alone[0], shared[i])
+    assert (shared[0] - shared[1]).norm() > 0.1 * shared[0].norm()
+
+
+def test_one_gradient_is_exact_and_who_has_no_examples_sends_zero() -> None:
+    """theta - (theta - lr g) would lose in float32 what lr g has beyond theta's precision."""
+    task = make_task(sizes=(4, 0, 2))
+    learner, train, rnd, keys = (
+        task.learner(),
+        task.placed_train("cpu", torch.float32),
+        Round(0, 0, 3.0),
+        keys_of(3, torch.arange(3)),
+    )
+    shard = train.shard(torch.arange(3))
+    small, usual = (Sgd(lr=lr, batch_size=4, epochs=None, steps=1) for lr in (2.0**-30, 1.0))
+    updates = small(learner, learner.initial(), shard, rnd, keys, None).updates
+    assert torch.equal(updates * 2.0**30, usual(learner, learner.initial(), shard, rnd, keys, None).updates)
+    assert not updates[1].any()
+    assert updates[0].any()
+    assert updates[2].any()
 
 
 def test_a_lone_client_trains_as_it_does_in_a_cohort() -> None:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from hush.errors import UsageError
-from hush.random import fold, uniform
+from hush.random import COIN, coins, fold
 
 IGNORED = -100
 """A target that stands for nothing, as in PyTorch's cross-entropy: the padding of a short text."""
@@ -72,9 +72,10 @@ class FlatModel:
         self._frozen_norms = refuse_batch_statistics(self.module)
         self.whole: FlatModel | None = None
         """The model that this one is the end of, where its frozen layers were computed beforehand."""
-        self.vectorised, self._slow_layers = True, False
+        self.vectorised, self._slow_layers, self._shares = True, False, True
         self._one = grad_and_value(self._keyed_loss)
         self._all = vmap(self._one)
+        self._all_at_one = vmap(self._one, in_dims=(None, 0, 0, 0, 0))
 
     @property
     def dim(self) -> int:
@@ -124,17 +125,21 @@ class FlatModel:
     def gradients(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Gradient `[clients, d]` and loss `[clients]` of each client's weighted mean loss over its own batch.
 
-        `params[clients, d]`, `x[clients, batch, ...]`, `y[clients, batch, ...]`, `weight[clients, batch]` (zero: a padded row).
+        `params[clients, d]`, or `params[d]` where all are at the same weights, which makes one large product of many small ones;
+        `x[clients, batch, ...]`, `y[clients, batch, ...]`, `weight[clients, batch]` (zero: a padded row).
         """
         self.prepare_training()
-        if self.vectorised and len(params) == 1:  # a lone client needs no vmap: half the time for convolutions on a CPU
-            gradient, loss = self._one(params[0], x[0], y[0], weight[0], keys[0])
+        if self.vectorised and len(x) == 1:  # a lone client needs no vmap: half the time for convolutions on a CPU
+            gradient, loss = self._one(params.view(-1), x[0], y[0], weight[0], keys[0])
             return gradient[None], loss[None]
         if self.vectorised:
             with without_fallback_warnings(self._slow_layers):
-                gradients, losses = self._all(params, x, y, weight, keys)
+                if params.dim() == 1 and self._shares:
+                    gradients, losses = self._all_at_one(params, x, y, weight, keys)
+                else:
+                    gradients, losses = self._all(params.expand(len(x), -1), x, y, weight, keys)
             return gradients, losses
-        rows = [self._lone_gradient(*row) for row in zip(params, x, y, weight, keys, strict=True)]
+        rows = [self._lone_gradient(*row) for row in zip(params.expand(len(x), -1), x, y, weight, keys, strict=True)]
         return torch.stack([g for g, _ in rows]), torch.stack([loss for _, loss in rows])
 
     def probe(self, x: Tensor, y: Tensor) -> None:
@@ -148,7 +153,8 @@ class FlatModel:
             warnings.simplefilter("always")
             try:
                 self.vectorised = True
-                _, losses = self._probe_step(x, y, rows)
+                own, losses = self._probe_step(x, y, rows)
+                self._shares = self._trains_at_one(own, x, y, rows)
                 if not self._ignores_padding(x, y, rows):
                     self.vectorised, why = False, "the examples of a batch affect each other"
             except UsageError:
@@ -171,11 +177,25 @@ class FlatModel:
         elif self._slow_layers:
             warnings.warn("PyTorch has no vectorised form of a layer of this model and loops over clients inside it.", stacklevel=2)
 
-    def _probe_step(self, x: Tensor, y: Tensor, rows: Tensor, padding: int = 0) -> tuple[Tensor, Tensor]:
+    def _trains_at_one(self, own: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> bool:
+        """Whether a cohort may be computed at weights that it shares, and gives what weights of each client's own give.
+
+        vmap refuses to write what is a client's own into a tensor that a layer made of weights alone, once these are shared.
+        """
+        try:
+            self._shares = True
+            together, _ = self._probe_step(x, y, rows, at_one=True)
+        except Exception:  # vmap refuses in many ways
+            return False
+        alike = (together - own).norm() <= (1e-2 if self.device.type == "cuda" else 1e-4) * own.norm()
+        return bool(alike) or not bool(torch.isfinite(own).all())
+
+    def _probe_step(self, x: Tensor, y: Tensor, rows: Tensor, padding: int = 0, at_one: bool = False) -> tuple[Tensor, Tensor]:
         padded = torch.cat([rows, rows[:1].expand(padding)])
         weight = torch.cat([torch.ones(len(rows)), torch.zeros(padding)]).to(self.device, self.dtype).expand(2, -1)
         both = (x[padded].expand(2, -1, *x.shape[1:]), y[padded].expand(2, -1, *y.shape[1:]))
-        return self.gradients(self._start.expand(2, -1), *both, weight, torch.arange(2, device=self.device))
+        params = self._start if at_one else self._start.expand(2, -1)
+        return self.gradients(params, *both, weight, torch.arange(2, device=self.device))
 
     def _ignores_padding(self, x: Tensor, y: Tensor, rows: Tensor) -> bool:
         """Whether rows that weigh nothing change nothing: if not, a client's update would depend on the size of others.
@@ -357,8 +377,13 @@ def _dropout(key: Tensor, spatial: int, input: Tensor, p: float = 0.5, training:
         return input
     # dropout2d and its relatives drop whole channels: [batch, channels, *spatial]
     shape = (*input.shape[: input.dim() - spatial], *([1] * spatial))
-    keep = (uniform(key, shape) >= p).to(input.dtype)
-    return input * keep / (1.0 - p) if p < 1.0 else input * 0.0
+    return input * kept(key, shape, p, input.dtype)
+
+
+def kept(keys: Tensor, shape: tuple[int, ...], p: float, dtype: torch.dtype) -> Tensor:
+    """`[..., *shape]` for `[...]` keys: zero with the chance p, and elsewhere what keeps the mean."""
+    share = round((1.0 - p) / COIN) * COIN  # the chance that the coins really have
+    return coins(keys, shape, share).to(dtype) * (1.0 / share if share else 0.0)
 
 
 def refuse_batch_statistics(module: nn.Module) -> list[nn.Module]:

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_input
 from torch.overrides import TorchFunctionMode
 
-from hush.local.flat import DROPOUT_KINDS, FlatModel, guarded_embedding
-from hush.random import fold, uniform
+from hush.local.flat import DROPOUT_KINDS, FlatModel, guarded_embedding, kept
+from hush.random import fold
 
 
 class Unsupported(Exception):
@@ -229,8 +229,7 @@ class Recorder(TorchFunctionMode):
             return input
         each = input.view(len(self.keys), -1, *input.shape[1:])
         shape = (*each.shape[1 : each.dim() - spatial], *([1] * spatial))
-        keep = (uniform(fold(self.keys, self.drops), shape) >= p).to(input.dtype).flatten(0, 1)
-        return input * keep / (1.0 - p) if p < 1.0 else input * 0.0
+        return input * kept(fold(self.keys, self.drops), shape, p, input.dtype).flatten(0, 1)
 
     def noted(self, kind: Any, x: Tensor, weight: Any, bias: Any, window: _Window | None = None) -> tuple[Any, ...]:
         """A note of a layer's call, the weight and the bias of all clients. Each parameter is taken once."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hush.core import LocalUpdate, Public, Round, Shard, Trained
 from hush.errors import UsageError
@@ -66,20 +67,31 @@ class Sgd(LocalUpdate):
             trained, back = self(learner, params, own, rnd, keys[order], public), order.argsort()
             return Trained(trained.updates[back], trained.losses[back])
         lr = self.lr * self.decay ** (rnd.index // self.every)
+        if max(steps.tolist(), default=0) == 1:
+            return self._one_step(learner, params, data, lr, keys)
         local = params.expand(len(data.size), -1).clone()
         velocity = torch.zeros_like(local) if self.momentum else None
         losses = params.new_zeros(len(data.size))
         for step, batch in enumerate(self.schedule(data, keys)):
             now = local[: len(batch.rows)]
-            weight = batch.real.to(params.dtype)
-            gradient, loss = learner.gradients(now, data.x[batch.rows], data.y[batch.rows], weight, fold(keys[: len(now)], step))
+            weight, at = batch.real.to(params.dtype), now if step else params  # before the first step all are at one place
+            gradient, loss = learner.gradients(at, data.x[batch.rows], data.y[batch.rows], weight, fold(keys[: len(now)], step))
             if self.prox or self.blur:
                 gradient = pull_back(gradient, now - params, self.prox, self.blur, self.blur_limit or rnd.room)
             if velocity is not None:
                 gradient = velocity[: len(now)].mul_(self.momentum).add_(gradient)
             now.sub_(gradient, alpha=lr)
             losses[: len(now)] += loss
-        return Trained(local.neg_().add_(params), losses / steps.to(losses).clamp_min(1.0))
+        return Trained(torch.sub(params, local, out=local), losses / steps.to(losses).clamp_min(1.0))
+
+    def _one_step(self, learner: FlatModel, params: Tensor, data: Shard, lr: float, keys: Tensor) -> Trained:
+        """A single step is the gradient itself: nothing pulls back yet, and no weights are needed of each client's own."""
+        (batch,) = self.schedule(data, keys)
+        count, idle = len(batch.rows), len(data.size) - len(batch.rows)
+        at = (data.x[batch.rows], data.y[batch.rows], batch.real.to(params.dtype), fold(keys[:count], 0))
+        gradient, loss = learner.gradients(params, *at)
+        updates = gradient.mul_(lr)
+        return Trained(*(F.pad(value, (0, 0) * (value.dim() - 1) + (0, idle)) if idle else value for value in (updates, loss)))
 
     @property
     def needs_room(self) -> bool:
