@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import statistics
 import time
 import warnings
@@ -161,7 +162,9 @@ def table3(args: argparse.Namespace) -> None:
     alpha, shares = args.alphas[0], (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
     bases = {"DP-FedAvg + LUS": "dp-fedavg+lus", "DP-FedAvg + BLUR + LUS": "dp-fedavg+blur+lus"}
     cells = {
-        (name, share): Cell(
+        (name, share): finals(row, alpha, args)[0]
+        if share == 0.7  # what table 2 ran
+        else Cell(
             row,
             alpha,
             args.epsilon,
@@ -183,13 +186,16 @@ def table3(args: argparse.Namespace) -> None:
 
 def figure2(args: argparse.Namespace) -> None:
     """Norms of updates before they are clipped, round by round, with and without BLUR and LUS, at a clip of 0.1."""
-    import matplotlib.pyplot as plt
-
-    task = hush.load_task("cifar10", "afo-cnn", clients=CLIENTS, split=f"dirichlet:{args.alphas[0]}", seed=0)
     panels = {}
     for row in ("dp-fedavg", "dp-fedavg+blur", "dp-fedavg+blur+lus"):
-        method = methods.build(row, lr=0.1, clip=0.1, batch_size=BATCH, local_steps=STEPS)
-        panels[row] = norms_by_round(method, task, args)
+        kept = args.out / f"figure2-{row}.json"  # as every cell: made once, perhaps where there is nothing to plot with
+        if not kept.is_file():
+            task = hush.load_task("cifar10", "afo-cnn", clients=CLIENTS, split=f"dirichlet:{args.alphas[0]}", seed=0)
+            method = methods.build(row, lr=0.1, clip=0.1, batch_size=BATCH, local_steps=STEPS)
+            kept.write_text(json.dumps(norms_by_round(method, task, args)))
+        panels[row] = {int(number): norms for number, norms in json.loads(kept.read_text()).items()}
+    import matplotlib.pyplot as plt
+
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), sharey=True)
     for axis, (row, norms) in zip(axes, panels.items(), strict=True):
         rounds = sorted(norms)

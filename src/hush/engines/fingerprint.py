@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from hush.cohort import Cohort
 from hush.core import Method, Round, Server
 from hush.own import OwnSecrets
-from hush.random import keys_of, uniform
+from hush.random import coins, keys_of
 from hush.secret import Secret
 from hush.tasks.task import Clients, Task, whole
 from hush.version import __version__
@@ -170,7 +170,7 @@ def _behaviour(method: Method, task: Task) -> str:
                 updates = method.pipeline.encode(updates, rnd, keys, told)
     except Exception:  # a model that cannot be run so is known by its settings, weights and code alone
         return "unknown"
-    signs = uniform(keys_of(1, torch.arange(8)), (updates.shape[1],)).double() - 0.5
+    signs = coins(keys_of(1, torch.arange(8)), (updates.shape[1],), 0.5).double() - 0.5
     return " ".join(f"{value:.5e}" for value in (signs @ updates.double().sum(0)).tolist())
 
 
