@@ -175,11 +175,13 @@ def test_gradients_ignore_what_data_sets_suggest_for_longer_training() -> None:
 @pytest.mark.parametrize("name", ["fetchsgd", "dpsfl", "dpsfl-ac", "dpfl", "adpfl", "dp-fedavg+sketch", "ddgauss+sketch+blur"])
 def test_all_of_them_learn(name: str) -> None:
     """Little noise and a sketch with room: the linear task is learned."""
-    settings = {"noise": 0.7, "clip": 2.0} if name != "fetchsgd" else {}
+    settings = {"noise": 0.3, "clip": 2.0} if name != "fetchsgd" else {}
     if name not in ("dpfl", "adpfl"):
         settings |= {"cols": 0.4, "k": 0.2}
     if name.startswith("d") and "+" in name:
         settings |= {"lr": 0.5}
+    if name.startswith("ddgauss"):
+        settings |= {"bits": 20}  # of 105 sums in 40 rounds, one may otherwise wrap around by chance
     task = make_task(sizes=(12,) * 60)
     result = hush.simulate(methods.build(name, **settings), task, rounds=40, cohort=60, secret=SECRET)
     start = hush.simulate(methods.build(name, **settings), task, rounds=1, cohort=60, secret=SECRET)

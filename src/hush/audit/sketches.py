@@ -19,7 +19,7 @@ from hush.privacy.plan import plan_of
 from hush.random import keys_of
 from hush.secret import Secret
 from hush.sketch import Hashes
-from hush.sketch.tables import turn_back
+from hush.sketch.norm import along_counter
 from hush.transforms import Clip, Noise
 from hush.transforms.sketch import SketchAsWritten
 
@@ -71,15 +71,8 @@ def audit_as_written(method: Method, victims: int = 20_000) -> Audit:
 
 def filled_counters(hashes: Hashes, count: int) -> Tensor:
     """`[count, dim]` vectors of norm 1, each on the coordinates of one of the fullest counters of the first row."""
-    start = hashes.start[0, ::2]
-    fullest = start.diff().argsort(descending=True, stable=True)[: -(-count // hashes.lanes)].tolist()
-    rows = []
-    for victim in range(count):
-        home, lane = fullest[victim // hashes.lanes], victim % hashes.lanes
-        places = hashes.order[0, int(start[home]) : int(start[home + 1])]
-        tiles = torch.zeros(hashes.tiles, hashes.lanes, dtype=torch.float64)
-        tiles[places, lane] = hashes.sign[0, places].double()
-        rows.append(turn_back(tiles, hashes))
-    stacked = torch.stack(rows)
+    fullest = hashes.loads[0].argsort(descending=True, stable=True)[: -(-count // hashes.lanes)].tolist()
+    lanes = hashes.lanes
+    stacked = torch.stack([along_counter(hashes, 0, fullest[victim // lanes], victim % lanes) for victim in range(count)])
     unit: Tensor = stacked / stacked.norm(dim=1, keepdim=True)
     return unit

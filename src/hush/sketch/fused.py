@@ -49,6 +49,7 @@ def launch(kernel: Any, x: Tensor, table: Tensor, hashes: Hashes) -> None:
         hashes.rows,
         1.0 / math.sqrt(hashes.rows),
         LANES=hashes.lanes,
+        TURNS=hashes.turns,
         BLOCK=_BLOCK,
     )
 
@@ -58,7 +59,9 @@ def _sources(hashes: Hashes) -> Tensor:
     """`[rows, tiles]` words in the order of homes: a tile's number, by how much it is turned, and its sign in the highest bit."""
     places = torch.arange(hashes.tiles, device=hashes.home.device)
     spin = torch.searchsorted(torch.tensor(hashes.groups[1:-1], device=places.device), places, right=True)
-    word = (hashes.turned.long() * LANES + spin)[hashes.order]
+    shifts = torch.tensor([hashes.shifts(row) for row in range(hashes.rows)], device=places.device)
+    whole = (spin + shifts.gather(1, hashes.turn.long())) & (LANES - 1)
+    word = (hashes.turned.long() * LANES + whole).gather(1, hashes.order.long())
     return torch.where(hashes.sign.gather(1, hashes.order.long()) < 0, word - (1 << 31), word).int()
 
 

@@ -5,13 +5,13 @@
 import triton.language as tl
 
 
-def add_up(x, table, sources, start, dim, tiles, homes, rows, scale, LANES: tl.constexpr, BLOCK: tl.constexpr):
+def add_up(x, table, sources, start, dim, tiles, homes, rows, scale, LANES: tl.constexpr, TURNS: tl.constexpr, BLOCK: tl.constexpr):
     """The counters of BLOCK tiles of one row of one client's sketch."""
     row, client = tl.program_id(1), tl.program_id(2).to(tl.int64)
     home = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = home < homes
-    first = tl.load(start + row * (2 * homes + 1) + 2 * home, mask=inside, other=0)
-    last = tl.load(start + row * (2 * homes + 1) + 2 * home + 2, mask=inside, other=0)
+    first = tl.load(start + row * (TURNS * homes + 1) + TURNS * home, mask=inside, other=0)
+    last = tl.load(start + row * (TURNS * homes + 1) + TURNS * home + TURNS, mask=inside, other=0)
     lane = tl.arange(0, LANES)
     total = tl.zeros((BLOCK, LANES), dtype=tl.float32)
     for step in range(0, tl.max(last - first, axis=0)):

@@ -40,11 +40,15 @@ def worst_vector(hashes: Hashes, steps: int = 30) -> tuple[Tensor, float]:
 def fullest_counter(hashes: Hashes) -> Tensor:
     """A vector of norm 1 on the coordinates of the fullest counter, with their signs: a client that means harm."""
     row = int(hashes.largest_loads.argmax())
-    start = hashes.start[row, ::2]
-    home = int(start.diff().argmax())
-    places = hashes.order[row, int(start[home]) : int(start[home + 1])]
-    tiles = torch.zeros(hashes.tiles, hashes.lanes, dtype=torch.float64, device=hashes.home.device)
-    tiles[places, 0] = hashes.sign[row, places].double()
-    x = turn_back(tiles, hashes)
+    x = along_counter(hashes, row, int(hashes.loads[row].argmax()), 0)
     unit: Tensor = x / x.norm()
     return unit
+
+
+def along_counter(hashes: Hashes, row: int, home: int, lane: int) -> Tensor:
+    """The signs of the coordinates that share one counter, and zero elsewhere."""
+    places = hashes.landed_on(row, home)
+    shifts = torch.tensor(hashes.shifts(row), device=places.device)[hashes.turn[row, places]]
+    tiles = torch.zeros(hashes.tiles, hashes.lanes, dtype=torch.float64, device=places.device)
+    tiles[places, (lane - shifts) % hashes.lanes] = hashes.sign[row, places].double()
+    return turn_back(tiles, hashes)

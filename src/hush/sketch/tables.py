@@ -45,9 +45,10 @@ def unsketch(table: Tensor, hashes: Hashes) -> Tensor:
     """`[rows * cols]` to an estimate of `[dim]`: the median over rows of each coordinate's counters, under its sign."""
     counters = table.reshape(hashes.rows, hashes.homes, hashes.lanes)
     found = table.new_empty(hashes.tiles, hashes.lanes)
+    doors = [_doors(counters[r], hashes, r) for r in range(hashes.rows)]
     for first in range(0, hashes.tiles, _AT_ONCE // (hashes.lanes * hashes.rows)):
         places = slice(first, first + _AT_ONCE // (hashes.lanes * hashes.rows))
-        rows = [counters[r][hashes.home[r, places]] * hashes.sign[r, places, None] for r in range(hashes.rows)]
+        rows = [doors[r][hashes.landing[r, places]] * hashes.sign[r, places, None] for r in range(hashes.rows)]
         found[places] = middle(torch.stack(rows))
     return turn_back(found, hashes) * math.sqrt(hashes.rows)
 
@@ -57,7 +58,7 @@ def transposed(table: Tensor, hashes: Hashes) -> Tensor:
     counters = table.reshape(hashes.rows, hashes.homes, hashes.lanes)
     found = table.new_zeros(hashes.tiles, hashes.lanes)
     for row in range(hashes.rows):
-        found += counters[row][hashes.home[row]] * hashes.sign[row, :, None]
+        found += _doors(counters[row], hashes, row)[hashes.landing[row]] * hashes.sign[row, :, None]
     return turn_back(found, hashes) / math.sqrt(hashes.rows)
 
 
@@ -108,6 +109,18 @@ def turn_back(tiles: Tensor, hashes: Hashes) -> Tensor:
 
 
 def _landed(tiles: Tensor, hashes: Hashes, row: int) -> Tensor:
-    """`[tiles, width]` to `[homes, width]`: what lands on each home with a plus, less what lands there with a minus."""
-    landed = functional.embedding_bag(hashes.order[row], tiles, hashes.start[row, :-1], mode="sum")
-    return landed[::2] - landed[1::2]
+    """`[tiles, width]` to `[homes, width]`: the signed sum of what lands on each home, turned as it is there."""
+    order, signs = hashes.order[row], hashes.signs_in_order[row].to(tiles.dtype)
+    landed = functional.embedding_bag(order, tiles, hashes.start[row, :-1], mode="sum", per_sample_weights=signs)
+    if hashes.turns == 1:
+        return landed
+    total, *others = landed.view(hashes.homes, hashes.turns, hashes.lanes).unbind(1)
+    for shift, part in zip(hashes.shifts(row)[1:], others, strict=True):
+        total[:, shift:] += part[:, :-shift]
+        total[:, :shift] += part[:, -shift:]
+    return total
+
+
+def _doors(counters: Tensor, hashes: Hashes, row: int) -> Tensor:
+    """`[homes * turns, lanes]`: a row's counters as they look to a tile that is turned, in the order of `landing`."""
+    return torch.stack([counters.roll(-shift, 1) for shift in hashes.shifts(row)], 1).flatten(0, 1)
