@@ -203,9 +203,20 @@ def test_medians(count: int) -> None:
     assert torch.allclose(middle(values), (ordered[(count - 1) // 2] + ordered[count // 2]) / 2)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel runs on a GPU")
+@pytest.mark.parametrize("shape", [(1024, 5000), (1040, 3001), (2048, 30_001)])
+def test_the_kernel_adds_up_what_the_loop_adds_up(shape: tuple[int, int]) -> None:
+    x = normals(3, shape[1]).float()
+    here, there = hashes(shape), hashes_of(3, 5, shape[0], shape[1], torch.device("cuda"))
+    assert all(torch.equal(getattr(here, name), getattr(there, name).cpu()) for name in ("home", "turn", "sign", "turned"))
+    table = sketch(x.cuda(), there)
+    assert torch.allclose(table.cpu(), sketch(x, here), atol=1e-5)
+    assert torch.equal(table, sketch(x.cuda(), there))  # no atomics: the same every time
+
+
 def test_hashes_are_pure_functions_of_the_seed() -> None:
     a, b, c = (hashes_of.__wrapped__(s, 3, 1024, 9000, CPU) for s in (1, 1, 2))
-    assert all(torch.equal(getattr(a, name), getattr(b, name)) for name in ("home", "sign", "turned"))
+    assert all(torch.equal(getattr(a, name), getattr(b, name)) for name in ("home", "turn", "sign", "turned"))
     assert not torch.equal(a.home, c.home)
     assert len({tuple(row.tolist()) for row in a.home}) == 3
     with pytest.raises(UsageError, match="whole tiles"):

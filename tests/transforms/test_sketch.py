@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -36,6 +37,7 @@ def tables(part: CountSketch, rounds: int, seed: int = 0) -> torch.Tensor:
     return part.encode(x, Round(0, 0, 1.0), torch.zeros(rounds, dtype=torch.int64), None)
 
 
+@pytest.mark.filterwarnings("ignore:.*grow without bound")
 def test_the_server_is_fetchsgd_s() -> None:
     """Algorithm 1, written down once more: the learning rate acts inside the error feedback."""
     part = CountSketch(rows=3, cols=120, k=9, lr=0.3, momentum=0.7, lr_decay=0.9)
@@ -56,6 +58,7 @@ def test_the_server_is_fetchsgd_s() -> None:
     assert torch.allclose(state["momentum"], u)
 
 
+@pytest.mark.filterwarnings("ignore:.*grow without bound")
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6), k=st.integers(1, 40), momentum=st.sampled_from([0.0, 0.5]), rounds=st.integers(1, 6))
 def test_error_feedback_conserves_what_was_not_applied(seed: int, k: int, momentum: float, rounds: int) -> None:
@@ -171,3 +174,22 @@ def test_a_sketch_with_hashes_of_its_own_is_bounded_by_them() -> None:
 def test_a_clip_after_what_is_not_proved_counts_alone() -> None:
     assert Clip(10.0).bound(Bound(0.5, unproved="a paper says so")) == Bound(10.0)
     assert Clip(10.0).bound(Bound(0.5)) == Bound(0.5)
+
+
+@pytest.mark.parametrize(
+    ("part", "grows"),
+    [
+        (CountSketch(), False),
+        (CountSketch(rows=5, cols=100, k=30), True),
+        (CountSketch(rows=3, cols=100, k=10), True),
+        (CountSketch(rows=9, cols=100, k=30), False),
+        (CountSketch(rows=5, cols=100, k=30, fresh=True), False),
+        (CountSketch(rows=5, cols=0.5, k=0.3), False),
+    ],
+    ids=["usual", "too many", "too few rows", "more rows", "nothing carried over", "a wide table"],
+)
+def test_more_coordinates_than_a_table_can_tell_apart_are_warned_of(part: CountSketch, grows: bool) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        part.init(1000)
+    assert any("grow without bound" in str(w.message) for w in said) == grows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 
 import torch
@@ -53,9 +54,22 @@ class CountSketch(Transform):
             raise UsageError("Momentum adds up sketches of several rounds, which needs the same hashes: drop fresh, or momentum.")
 
     def init(self, dim: int) -> State:
+        self._warn_of_growth(dim)
         zeros = torch.zeros(self.entries(dim), dtype=torch.float64)
         memory = {} if self.fresh else {"error": zeros}
         return {"dim": torch.tensor(dim)} | memory | ({"momentum": zeros.clone()} if self.momentum else {})
+
+    def _warn_of_growth(self, dim: int) -> None:
+        """Estimates of coordinates that collide are wrong, and where too many are applied at once, taking them off the table adds
+        more than it removes. The limit is measured (docs/sketches.md): a tenth of a row at five rows, a third at nine."""
+        cols, k = self.width(dim), count_of(self.k, dim)
+        if self.fresh or k == 1 or dim <= 3 * cols or (self.rows >= 5 and k <= 0.075 * (self.rows - 3) * cols):
+            return
+        warnings.warn(
+            f"{k:,} coordinates a round from {self.rows} rows of {cols:,} counters: what error feedback carries over may grow "
+            "without bound. Take rows=5 and k a tenth of cols, or rows=9 and k a third.",
+            stacklevel=2,
+        )
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         return sketch(x, self.hashes(rnd, x.shape[1], x.device))
