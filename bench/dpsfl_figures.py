@@ -32,7 +32,8 @@ CLIENTS, COHORT, ROUNDS, BATCH, MODEL = 1000, 100, 200, 20, "resnet9"
 ROWS = ("fedavg", "fetchsgd", "dpfl", "adpfl", "dpsfl", "dpsfl-ac")
 SKETCHED, PRIVATE = ("fetchsgd", "dpsfl", "dpsfl-ac"), ("dpfl", "adpfl", "dpsfl", "dpsfl-ac")
 TUNED_AT = 3
-RATES, DENSE_RATES, CLIPS = (0.1, 0.3, 1.0), (0.03, 0.1, 0.3), (0.3, 1.5)
+RATES = {"dpsfl": (0.3, 1.0, 3.0), "dpsfl-ac": (0.3, 1.0, 3.0), "fetchsgd": (0.1, 0.3, 1.0)}
+DENSE_RATES, CLIPS = (0.03, 0.1, 0.3), (0.3, 1.5)  # their momentum makes ten times of a rate
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def run(cell: Cell, device: str) -> dict[str, Any]:
 def trials(data: str, row: str, epsilon: float, args: argparse.Namespace) -> list[Cell]:
     """The same six for every method; those without a clip vary momentum in its place."""
     found = []
-    for rate, other in itertools.product(RATES if row in SKETCHED else DENSE_RATES, CLIPS):
+    for rate, other in itertools.product(RATES.get(row, DENSE_RATES), CLIPS):
         clip = (("clip", other),) if row in PRIVATE else (("server_momentum", 0.9 if other < 1 else 0.0),)
         settings = (("server_lr", rate), *clip)
         found.append(Cell(data, row, TUNED_AT, epsilon if row in PRIVATE else 0.0, 100, settings, args.tune_rounds, True))
