@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hush.local.flat import kept
+from hush.local.own_rows import kept
 from hush.random import coins, derive, fold, keys_of, uniform, words
 
 

@@ -13,8 +13,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from hush import UsageError
-from hush.local.flat import FlatModel, OwnRows
+from hush.local.flat import FlatModel
 from hush.local.ghost import Product
+from hush.local.own_rows import OwnRows
 from hush.local.per_example import ClippedSums, CoordinateClip, L2Clip, clipped_sums
 from hush.random import fold, keys_of
 from hush.tasks.models import build_model

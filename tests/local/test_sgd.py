@@ -273,7 +273,7 @@ def test_dropout_is_keyed_by_client_and_step_not_by_the_global_generator() -> No
 
 
 def test_dropout_keeps_the_stated_share_and_its_mean() -> None:
-    from hush.local.flat import OwnRows
+    from hush.local.own_rows import OwnRows
 
     x = torch.ones(500, 20, 3, 3)
     with OwnRows(torch.tensor(5)):

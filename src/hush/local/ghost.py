@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_input
 from torch.overrides import TorchFunctionMode
 
-from hush.local.flat import DROPOUT_KINDS, FlatModel, guarded_embedding, kept
+from hush.local.flat import FlatModel
+from hush.local.own_rows import DROPOUT_KINDS, guarded_embedding, kept
 from hush.random import fold
 
 

@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from hush.errors import UsageError
-from hush.local.flat import FlatModel, OwnRows, first_line, two_different, without_fallback_warnings
+from hush.local.flat import FlatModel, first_line, two_different, without_fallback_warnings
 from hush.local.ghost import Recorder, Step, Unsupported
+from hush.local.own_rows import OwnRows
 from hush.random import fold, uniform
 
 
