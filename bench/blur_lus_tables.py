@@ -86,25 +86,25 @@ def run(cell: Cell, device: str) -> dict[str, Any]:
     if not votes:  # the noise of all rounds, also where only the first of them are run
         method = settled.method
     curve: list[float] = []
-    result = hush.simulate(
-        method,
-        task,
-        rounds=planned if votes else cell.rounds,
-        cohort=cohort,
-        privacy=budget if votes else None,
-        delta=1 / CLIENTS,
-        seed=cell.seed,
-        device=device,
-        memory="16GiB" if device == "cuda" else None,
-        eval_every=10,
-        diagnostics=False,
-        on_round=lambda record: curve.append(record.get("validation_accuracy")),
-    )
-    return {
-        "row": cell.row,
-        "alpha": cell.alpha,
-        "seed": cell.seed,
-        "settings": dict(cell.settings),
+    found = {"row": cell.row, "alpha": cell.alpha, "seed": cell.seed, "settings": dict(cell.settings)}
+    try:
+        result = hush.simulate(
+            method,
+            task,
+            rounds=planned if votes else cell.rounds,
+            cohort=cohort,
+            privacy=budget if votes else None,
+            delta=1 / CLIENTS,
+            seed=cell.seed,
+            device=device,
+            memory="16GiB" if device == "cuda" else None,
+            eval_every=10,
+            diagnostics=False,
+            on_round=lambda record: curve.append(record.get("validation_accuracy")),
+        )
+    except hush.errors.Diverged:
+        return found | {"validation": 0.0, "score": 0.0, "test": 0.0, "diverged": True, "seconds": time.perf_counter() - began}
+    return found | {
         "validation": result.validation_accuracy,
         "score": result.validation_accuracy if cell.tuning else result.test_accuracy,
         "test": None if cell.tuning else result.test_accuracy,
