@@ -13,9 +13,9 @@ import hush
 from hush import Poisson, Round, UsageError, methods
 from hush.core import Bound, Server, chain
 from hush.random import keys_of
+from hush.rows import l2
 from hush.secret import Secret
 from hush.transforms import AdaptiveClip, Discretize, ExactNoise, Gaussian
-from hush.transforms.clip import l2
 from tests.conftest import make_task
 
 RND = Round(0, 1, 10.0)

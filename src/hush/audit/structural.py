@@ -25,9 +25,9 @@ from hush.cohort import Bounded, Cohort, FixedSize, Rotation
 from hush.core import Chain, Method, Round
 from hush.privacy.plan import find_noise
 from hush.random import keys_of
+from hush.rows import l2
 from hush.secret import Secret
 from hush.transforms import CountSketch, Noise, Rotate
-from hush.transforms.clip import l2
 
 _SIX = 6.0
 """Standard deviations at which a normal value raises the alarm."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hush import rows
 from hush.cohort import SecretParticipation
 from hush.core import Method, Public, Round, Shard
 from hush.engines.diagnostics import Recorder
@@ -38,7 +39,7 @@ def plain_sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round,
     kind = torch.int64 if message.integer else torch.float64
     total = torch.zeros(message.summed, dtype=kind, device=params.device)
     for _, encoded, keys in _contributions(run, method, params, ids, rnd, public, recorder):
-        total += method.pipeline.unpack(encoded, rnd, keys, public).sum(0, dtype=kind)
+        total += rows.total(method.pipeline.unpack(encoded, rnd, keys, public), kind)
     return total
 
 

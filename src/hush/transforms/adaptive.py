@@ -10,8 +10,9 @@ from torch import Tensor
 
 from hush.core import Bound, Public, Round, Server, State, Transform, Wire
 from hush.errors import UsageError
+from hush.rows import l2
 from hush.secret import Secret
-from hush.transforms.clip import Clip, l2
+from hush.transforms.clip import shortened
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,11 @@ class AdaptiveClip(Transform):
             x = x.float()
         norms = l2(x)
         inside = (norms <= public / (1 - self.tolerance)).to(x.dtype) - 0.5
-        bit = torch.where(torch.isfinite(norms), self.weight * inside, 0.0)
-        clipped = Clip(1.0).encode(x / public, rnd, keys, None)
-        # a row and its bit are bounded together: what rounding could add to either is taken off here
-        return torch.cat([clipped, bit[:, None].to(x.dtype)], dim=1) * (1.0 - 2.0**-20)
+        made = x.new_empty(len(x), x.shape[1] + 1)
+        # a row and its bit are bounded together: what rounding could add to the bit is taken off it too
+        made[:, -1] = torch.where(torch.isfinite(norms), self.weight * inside, 0.0) * (1.0 - 2.0**-20)
+        shortened(x, norms, public, unit=public, out=made[:, :-1])
+        return made
 
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         clip = state["clip"]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hush.core import Bound, Public, Round, Transform
 from hush.errors import UsageError
+from hush.rows import l2
 
 _MARGIN = 1.0 - 2.0**-20
 """Rounding must not carry a clipped row past C: float32 norms of a million entries err by about 1e-7."""
@@ -28,11 +29,7 @@ class Clip(Transform):
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         if x.dtype in (torch.float16, torch.bfloat16):  # too coarse to hold a bound
             x = x.float()
-        norms = l2(x)
-        finite = torch.isfinite(norms)
-        scale = torch.where(finite, (self.norm * _MARGIN / norms.clamp_min(1e-300)).clamp_max(1.0), 0.0)
-        # zero * NaN is NaN, so rows that are not finite are replaced, not scaled
-        return torch.where(finite[:, None], x, 0.0) * scale[:, None].to(x.dtype)
+        return shortened(x, l2(x), self.norm)
 
     def room(self, after: float | None, public: Public) -> float | None:
         return self.norm if after is None else min(self.norm, after)
@@ -41,7 +38,11 @@ class Clip(Transform):
         return Bound(self.norm if incoming.unproved else min(self.norm, incoming.l2))
 
 
-def l2(x: Tensor) -> Tensor:
-    """Row norms, accumulated in float64: a norm is what privacy rests on. NaN or infinite where the row is."""
-    norms: Tensor = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64)
-    return norms
+def shortened(x: Tensor, norms: Tensor, most: float, unit: float = 1.0, out: Tensor | None = None) -> Tensor:
+    """Rows `x` of these norms, made no longer than `most`, in units of `unit`; a row that is not finite is zero."""
+    finite = torch.isfinite(norms)
+    factor = torch.where(finite, (most * _MARGIN / norms.clamp_min(1e-300)).clamp_max(1.0) / unit, 0.0)
+    made = torch.mul(x, factor[:, None].to(x.dtype), out=out)
+    if not bool(finite.all()):  # zero * NaN is NaN
+        made.masked_fill_(~finite[:, None], 0.0)
+    return made

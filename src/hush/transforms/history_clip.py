@@ -10,8 +10,9 @@ from torch import Tensor
 
 from hush.core import Bound, Public, Round, Server, State, Transform
 from hush.errors import UsageError
+from hush.rows import l2
 from hush.secret import Secret
-from hush.transforms.clip import Clip
+from hush.transforms.clip import shortened
 
 _SEEN = 2.0
 """Standard deviations by which a sum must be longer than its noise alone would be, to say anything about updates."""
@@ -53,7 +54,9 @@ class HistoryClip(Transform):
         return 64
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
-        return Clip(1.0).encode(x / public, rnd, keys, None)
+        if x.dtype in (torch.float16, torch.bfloat16):
+            x = x.float()
+        return shortened(x, l2(x), public, unit=public)
 
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         clip, entries = float(state["clip"]), total.numel()
