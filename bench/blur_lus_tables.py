@@ -1,8 +1,8 @@
 """BLUR+LUS's tables 2 and 3 and its figure 2 on CIFAR-10, at a proved client-level epsilon, cell by cell.
 
-    HUSH_DATA=... python bench/blur_lus_tables.py table2 --device cuda --jobs 6 --out runs/blur-lus
-    HUSH_DATA=... python bench/blur_lus_tables.py table3 --device cuda --jobs 6 --out runs/blur-lus
-    HUSH_DATA=... python bench/blur_lus_tables.py figure2 --device cuda --out runs/blur-lus
+    HUSH_DATA=... python bench/blur_lus_tables.py table2 --device cuda --jobs 6
+    HUSH_DATA=... python bench/blur_lus_tables.py table3 --device cuda --jobs 6
+    HUSH_DATA=... python bench/blur_lus_tables.py figure2 --device cuda
 
 500 clients (the paper does not say how many), Dirichlet, Poisson cohorts of 30, T = 300, 30 local steps on batches of 50, delta =
 1/500 to match the paper. Every method of table 2 is tuned on 5,000 validation examples by the same eight trials, each of the first
@@ -252,7 +252,7 @@ def main() -> None:
     parser.add_argument("--figure-rounds", type=int, default=60)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("runs/blur-lus"))
+    parser.add_argument("--out", type=Path, default=Path("bench/measured/blur-lus"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     {"table2": table2, "table3": table3, "figure2": figure2}[args.what](args)

@@ -1,7 +1,7 @@
 """DPSFL's figures 4, 5 and 7 with ResNet-9, at a proved client-level epsilon, cell by cell.
 
-    HUSH_DATA=... python bench/dpsfl_figures.py --device cuda --jobs 10 --out runs/dpsfl                  # MNIST, epsilon 8 and 4
-    HUSH_DATA=... python bench/dpsfl_figures.py --data cifar10 --epsilons 8 4 2 --seeds 3 --device cuda --jobs 10 --out runs/dpsfl
+    HUSH_DATA=... python bench/dpsfl_figures.py --device cuda --jobs 3  # MNIST, epsilon 8 and 4
+    HUSH_DATA=... python bench/dpsfl_figures.py --data cifar10 --epsilons 8 4 2 --seeds 3 --device cuda --jobs 3
 
 1,000 clients, Poisson cohorts of 100, T = 200, one gradient of 20 examples a client and round, released view. The compression level
 is the bytes of dense gradients, up and down, over a method's, for a client that follows every round: sketches get fewer counters,
@@ -86,7 +86,7 @@ def run(cell: Cell, device: str) -> dict[str, Any]:
             delta=CLIENTS**-1.1 if cell.row in PRIVATE else None,
             seed=cell.seed,
             device=device,
-            memory="11GiB" if device == "cuda" else None,
+            memory="40GiB" if device == "cuda" else None,  # the whole cohort at once
             eval_every=ROUNDS,
             diagnostics=False,
         )
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--tune-rounds", type=int, default=30)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("runs/dpsfl"))
+    parser.add_argument("--out", type=Path, default=Path("bench/measured/dpsfl"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     whole = (args.device, args.jobs, args.out)

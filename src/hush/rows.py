@@ -1,7 +1,7 @@
-"""Norms and sums of a cohort's rows `[clients, d]`, in float64, without a copy of them all in float64.
+"""Norms and sums of a cohort's rows `[clients, d]`, as good as in float64, without a copy of them all in float64.
 
-PyTorch reduces in another type by copying the whole tensor into it: for a hundred updates of a CNN this takes eight times as long
-as the reduction itself. A few rows at a time stay in the cache.
+PyTorch reduces in another type by copying the whole tensor into it: for a hundred updates of a CNN this takes eight to twenty
+times as long as the reduction itself.
 """
 
 from __future__ import annotations
@@ -15,8 +15,31 @@ _COPIED = 2**21
 """Entries that are copied at once: 16 MiB."""
 
 
+_BLOCK = 64
+"""Squares that are added up in float32."""
+
+ROUNDING = 2.0**-18
+"""By which share a norm may be off. In whatever order, n squares added up in float32 err by n 2^-24 at most, their root by half of
+that and 2^-24 of its own: for blocks of 64 less than this. (Entries under 10^-19, whose squares float32 does not hold, count as
+nothing.)"""
+
+
 def l2(x: Tensor) -> Tensor:
-    """Each row's norm: it is what privacy rests on, so it is added up in float64. NaN or infinite where the row is."""
+    """Each row's norm, off by `ROUNDING` at most: it is what privacy rests on. NaN or infinite where the row is.
+
+    Blocks are added up in float32 and their sums in float64.
+    """
+    whole = x.shape[1] // _BLOCK * _BLOCK
+    if x.dtype != torch.float32 or whole == 0:
+        return _exact(x)
+    blocks = torch.linalg.vector_norm(x[:, :whole].view(len(x), whole // _BLOCK, _BLOCK), dim=2)
+    found = torch.hypot(_exact(blocks), _exact(x[:, whole:]))
+    if not bool(torch.isfinite(found).all()):  # not finite, or a square that float32 does not hold
+        found = torch.where(torch.isfinite(found), found, _exact(x))
+    return found
+
+
+def _exact(x: Tensor) -> Tensor:
     return torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in _few(x)])
 
 

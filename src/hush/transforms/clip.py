@@ -10,10 +10,10 @@ from torch import Tensor
 
 from hush.core import Bound, Public, Round, Transform
 from hush.errors import UsageError
-from hush.rows import l2
+from hush.rows import ROUNDING, l2
 
-_MARGIN = 1.0 - 2.0**-20
-"""Rounding must not carry a clipped row past C: float32 norms of a million entries err by about 1e-7."""
+_MARGIN = (1.0 - ROUNDING) * (1.0 - 2.0**-20)
+"""Rounding must not carry a clipped row past C: neither that of its norm, nor that of its entries, which are off by 2^-23."""
 
 
 @dataclass(frozen=True)
