@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test soak lint docs bench wheel clean
+.PHONY: demo test test-torch soak lint docs bench wheel clean
 
 $(VENV)/.ready: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -16,6 +16,16 @@ demo: $(VENV)/.ready
 
 test: lint
 	$(BIN)/python -m pytest -n 2
+
+# the same tests with another PyTorch, in an environment of its own: make test-torch TORCH=2.6.0 (the oldest that is promised)
+TORCH ?= 2.6.0
+test-torch:
+	$(PYTHON) -m venv .venv-$(TORCH)
+	.venv-$(TORCH)/bin/pip install --quiet --disable-pip-version-check torch==$(TORCH)
+	grep -v '^torch==\|^sympy==\|^#' requirements.lock > .venv-$(TORCH)/rest.txt
+	.venv-$(TORCH)/bin/pip install --quiet --disable-pip-version-check --no-deps -r .venv-$(TORCH)/rest.txt
+	.venv-$(TORCH)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	.venv-$(TORCH)/bin/python -m pytest -n 2
 
 # what takes too long for every change: fifty runs killed at random, on one ledger
 soak: $(VENV)/.ready
@@ -38,4 +48,4 @@ wheel: $(VENV)/.ready
 	$(BIN)/python -m build --wheel --no-isolation
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist .mypy_cache .ruff_cache .hypothesis
