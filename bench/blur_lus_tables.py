@@ -196,7 +196,7 @@ def figure2(args: argparse.Namespace) -> None:
         panels[row] = {int(number): norms for number, norms in json.loads(kept.read_text()).items()}
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), sharey=True)
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), sharex=True, sharey=True)
     for axis, (row, norms) in zip(axes, panels.items(), strict=True):
         rounds = sorted(norms)
         axis.violinplot([norms[r] for r in rounds], positions=range(len(rounds)), orientation="horizontal", showmedians=True)

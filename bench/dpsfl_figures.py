@@ -184,9 +184,18 @@ def picture(args: argparse.Namespace) -> None:
         axes[0].plot(args.levels, [mean(row, level, args.epsilons[0]) for level in args.levels], style, marker="o", label=row)
         middle = args.levels[len(args.levels) // 2]
         axes[1].plot(args.epsilons, [mean(row, middle, eps) for eps in args.epsilons], style, marker="o", label=row)
-    axes[0].set(xlabel="compression level", ylabel="test accuracy, %", title=f"{args.data}, epsilon {args.epsilons[0]:g} (proved)")
-    axes[1].set(xlabel="proved epsilon for each client", title=f"{args.data}, level {args.levels[len(args.levels) // 2]}")
-    axes[0].legend(frameon=False)
+    axes[0].set(
+        xlabel="compression level",
+        xticks=args.levels,
+        ylabel="test accuracy, %",
+        title=f"{args.data}, epsilon {args.epsilons[0]:g} (proved)",
+    )
+    axes[1].set(
+        xlabel="proved epsilon for each client",
+        xticks=args.epsilons,
+        title=f"{args.data}, level {args.levels[len(args.levels) // 2]}",
+    )
+    axes[1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.tight_layout()
     figure.savefig(args.out / f"dpsfl-{args.data}.png", dpi=130)
 

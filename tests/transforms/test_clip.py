@@ -58,6 +58,8 @@ def test_the_bound_holds_in_every_precision(dtype: torch.dtype) -> None:
 
 
 def test_bound_and_refusals() -> None:
+    with pytest.raises(UsageError, match="1e-09 at least"):
+        Clip(1e-12)
     assert Clip(2.0).bound(Bound()).l2 == 2.0
     assert Clip(2.0).bound(Bound(0.5)).l2 == 0.5
     for norm in (0.0, -1.0, math.inf, math.nan):

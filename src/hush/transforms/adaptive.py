@@ -12,7 +12,7 @@ from hush.core import Bound, Public, Round, Server, State, Transform, Wire
 from hush.errors import UsageError
 from hush.rows import l2
 from hush.secret import Secret
-from hush.transforms.clip import shortened
+from hush.transforms.clip import LEAST, shortened
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class AdaptiveClip(Transform):
     """By which share clipping may shorten an update that still counts as inside: its norm is at most C / (1 - tolerance)."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.start < math.inf:
-            raise UsageError(f"clip must be a positive number, not {self.start:g}.")
+        if not LEAST <= self.start < math.inf:
+            raise UsageError(f"clip must be a number from {LEAST:g}, not {self.start:g}.")
         if not 0 < self.quantile < 1:
             raise UsageError(f"clip_quantile must lie between 0 and 1, not {self.quantile:g}.")
         if not 0 <= self.tolerance < 1:
@@ -65,7 +65,7 @@ class AdaptiveClip(Transform):
         clip = state["clip"]
         share = total[-1].double().cpu() / (self.weight * rnd.cohort) + 0.5
         following = clip * torch.exp(-self.lr * (share.clamp(0.0, 1.0) - self.quantile))
-        return total[:-1] * float(clip), {"clip": following.clamp(1e-9, 1e9)}
+        return total[:-1] * float(clip), {"clip": following.clamp(LEAST, 1e9)}
 
     def wire(self, incoming: Wire) -> Wire:
         return replace(incoming, entries=incoming.entries + 1)

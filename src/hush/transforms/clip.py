@@ -15,6 +15,9 @@ from hush.rows import ROUNDING, l2
 _MARGIN = (1.0 - ROUNDING) * (1.0 - 2.0**-20)
 """Rounding must not carry a clipped row past C: neither that of its norm, nor that of its entries, which are off by 2^-23."""
 
+LEAST = 1e-9
+"""The smallest clip: entries whose squares float32 does not hold count as nothing in a norm, and must be nothing beside it."""
+
 
 @dataclass(frozen=True)
 class Clip(Transform):
@@ -25,6 +28,8 @@ class Clip(Transform):
     def __post_init__(self) -> None:
         if not (0 < self.norm < math.inf):
             raise UsageError(f"clip must be a positive number, not {self.norm:g}.")
+        if self.norm < LEAST:
+            raise UsageError(f"clip must be {LEAST:g} at least, not {self.norm:g}: float32 does not hold the squares of less.")
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         if x.dtype in (torch.float16, torch.bfloat16):  # too coarse to hold a bound

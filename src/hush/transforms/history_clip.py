@@ -12,7 +12,7 @@ from hush.core import Bound, Public, Round, Server, State, Transform
 from hush.errors import UsageError
 from hush.rows import l2
 from hush.secret import Secret
-from hush.transforms.clip import shortened
+from hush.transforms.clip import LEAST, shortened
 
 _SEEN = 2.0
 """Standard deviations by which a sum must be longer than its noise alone would be, to say anything about updates."""
@@ -36,8 +36,10 @@ class HistoryClip(Transform):
     """Every message has such noise, not the sum."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.start < math.inf:
-            raise UsageError(f"clip must be a positive number, not {self.start:g}.")
+        if not LEAST <= self.start * min(1.0, self.least) <= self.start < math.inf:
+            raise UsageError(
+                f"clip times least must be {LEAST:g} at least, and clip a number, not {self.start:g} and {self.least:g}."
+            )
         if not (0 < self.factor < math.inf and 0 <= self.memory < 1 and 0 < self.least <= 1):
             raise UsageError("factor must be positive, memory in [0, 1) and least in (0, 1].")
 
