@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hush import Bound, Round, UsageError
-from hush.transforms import Clip
+from hush.transforms import AdaptiveClip, Clip, HistoryClip
 
 RND = Round(0, 0, 1.0)
 rows = st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=3), min_size=1, max_size=5)
@@ -46,6 +46,15 @@ def test_huge_rows_do_not_overflow_to_zero_or_past_the_bound() -> None:
     assert float(clip(x, 1.0).double().norm()) == pytest.approx(1.0, rel=1e-5)
 
 
+@pytest.mark.parametrize("norm", [1e-9, 1.3e-7, 1e-5])
+def test_a_row_so_long_that_float32_rounds_its_factor_stays_inside(norm: float) -> None:
+    """1e-44 is 7 of the smallest steps that float32 has: rounded up, the row would come out too long, at worst twice."""
+    x = torch.full((4, 100), 1e30) * torch.tensor([1.0, 3.3e4, 1.7e7, 2.9e8])[:, None]
+    y = clip(x, norm)
+    assert bool((y.double().norm(dim=1) <= norm).all())
+    assert bool((y.double().norm(dim=1) >= 0.999 * norm).all())
+
+
 def test_a_million_float32_entries_stay_inside() -> None:
     x = torch.randn(2, 1_000_000, generator=torch.Generator().manual_seed(0)) * 50
     assert bool((clip(x, 1.0).double().norm(dim=1) <= 1.0).all())
@@ -78,3 +87,21 @@ def test_no_rounding_carries_a_row_past_the_bound(entries: int, value: float) ->
         made = clip(x, bound)
         assert bool((made.double().norm(dim=1) <= bound).all())
         assert float(made[0].double().norm()) >= min(norm, bound) * (1 - 1e-5)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(0, 2**32), st.sampled_from([1, 63, 64, 65, 1000]), st.floats(-9, 9), st.sampled_from([0.0, 10.0, 80.0]))
+def test_no_row_of_whatever_floats_gets_past_any_clip(seed: int, entries: int, size: float, spread: float) -> None:
+    g = torch.Generator().manual_seed(seed)
+    exponents = torch.rand(3, entries, generator=g, dtype=torch.float64) * spread + float(torch.rand(1, generator=g)) * 80 - 44
+    x = (torch.randn(3, entries, generator=g, dtype=torch.float64) * 10 ** exponents.clamp_max(37)).float()
+    if seed % 3 == 0:
+        x[0, seed % entries] = (math.nan, math.inf, -math.inf)[seed % 9 // 3]
+    norm = 10**size
+    adaptive = AdaptiveClip(norm)
+    for made, most in (
+        (clip(x, norm), norm),
+        (adaptive.encode(x, RND, torch.arange(3), norm), adaptive.bound(Bound(math.inf)).l2),
+        (HistoryClip(norm, least=1.0).encode(x, RND, torch.arange(3), norm), 1.0),
+    ):
+        assert bool((made.double().norm(dim=1) <= most).all())

@@ -15,6 +15,7 @@ from hush.rows import ROUNDING, l2
 _MARGIN = (1.0 - ROUNDING) * (1.0 - 2.0**-20)
 """Rounding must not carry a clipped row past C: neither that of its norm, nor that of its entries, which are off by 2^-23."""
 
+_TINY = 2.0**-100
 LEAST = 1e-9
 """The smallest clip: entries whose squares float32 does not hold count as nothing in a norm, and must be nothing beside it."""
 
@@ -48,6 +49,8 @@ def shortened(x: Tensor, norms: Tensor, most: float, unit: float = 1.0, out: Ten
     finite = torch.isfinite(norms)
     factor = torch.where(finite, (most * _MARGIN / norms.clamp_min(1e-300)).clamp_max(1.0) / unit, 0.0)
     made = torch.mul(x, factor[:, None].to(x.dtype), out=out)
-    if not bool(finite.all()):  # zero * NaN is NaN
-        made.masked_fill_(~finite[:, None], 0.0)
+    odd = factor < _TINY
+    if bool(odd.any()):  # zero * NaN is NaN, and float32 rounds a factor under 1e-38 up, by as much as twice
+        precise = (x[odd].double() * factor[odd, None]).to(x.dtype)
+        made[odd] = torch.where(finite[odd, None], precise, 0.0)
     return made
