@@ -146,25 +146,25 @@ def _nothing_elsewhere(stray: float) -> Check:
 
 
 def _bound_checks(method: Method, stage: Stage) -> Iterator[Check]:
-    """No row, however large or broken, may be longer than the bound that the noise was scaled to."""
+    """No row, however large or broken, may be longer than the bound that the noise was scaled to: in float64, and in float32, which
+    is what clients compute in, and which rounds more."""
     rows = _awkward_rows(stage.run.learner.dim)
     rnd, params = stage.run.round(0), stage.run.learner.initial()
     real = stage.run.method
     public = real.prepare(params, real.init(params), rnd, stage.run.server)
-    encoded = real.pipeline.encode(rows, rnd, keys_of(2, torch.arange(len(rows))), public)
-    bound = find_noise(method)[1].l2
-    norms = l2(encoded.double())
+    keys, bound = keys_of(2, torch.arange(len(rows))), find_noise(method)[1].l2
+    norms = torch.cat([l2(real.pipeline.encode(kind, rnd, keys, public).double()) for kind in (rows, rows.float())])
     finite = bool(torch.isfinite(norms).all())
     worst = float(norms[torch.isfinite(norms)].max()) / bound
-    told = f"the longest of {len(rows)} awkward rows is {worst:.6f} of the bound" + ("" if finite else ", and some are not finite")
+    told = f"the longest of {len(norms)} awkward rows is {worst:.6f} of the bound" + ("" if finite else ", and some are not finite")
     yield Check("clip", finite and worst <= 1.0, told)
 
 
 def _awkward_rows(dim: int) -> Tensor:
     """Huge, tiny, sparse, dense, NaN, infinite, and just at the edge."""
     g = torch.Generator().manual_seed(7)  # test vectors, not secrets
-    dense = torch.randn(8, dim, generator=g, dtype=torch.float64)
-    sizes = torch.tensor([1e-12, 1e-3, 1.0, 1.0 + 1e-9, 10.0, 1e6, 1e18, 1e150], dtype=torch.float64)
+    sizes = torch.tensor([1e-12, 1e-3, 1.0, 1.0 + 1e-9, 10.0, 1e6, 1e18, 1e30, 3e36, 1e38, 1e150], dtype=torch.float64)
+    dense = torch.randn(len(sizes), dim, generator=g, dtype=torch.float64)
     dense = dense / dense.norm(dim=1, keepdim=True) * sizes[:, None]
     sparse = torch.zeros(4, dim, dtype=torch.float64)
     sparse[torch.arange(4), torch.arange(4) * (dim // 4)] = torch.tensor([1e6, -1e6, math.inf, math.nan], dtype=torch.float64)
