@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import time
 import warnings
@@ -154,7 +155,7 @@ def table2(args: argparse.Namespace) -> None:
             last = found[0]
         paper = ", ".join(str(PAPER.get(alpha, {}).get(row, "none")) for alpha in args.alphas)
         words = " ".join(f"{key}={value}" for key, value in last["settings"].items())
-        print(f"| {row} | {' | '.join(told)} | {paper} | {last['megabytes']:.1f} | {words} |", flush=True)
+        print(f"| {row} | {' | '.join(told)} | {paper} | {last.get('megabytes', math.nan):.1f} | {words} |", flush=True)
 
 
 def table3(args: argparse.Namespace) -> None:

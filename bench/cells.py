@@ -1,7 +1,7 @@
 """Cells of a table: each is one run and one line of OUT/cells.jsonl, made side by side, and never twice.
 
-What was measured for the docs lies in bench/measured: with `--out bench/measured/NAME` a script prints its tables from there, and
-computes only what is missing.
+What was measured for the docs lies in bench/measured, where scripts look unless told otherwise: they print their tables from there
+and compute only what is missing.
 """
 
 from __future__ import annotations

@@ -31,16 +31,17 @@ def l2(x: Tensor) -> Tensor:
     """
     whole = x.shape[1] // _BLOCK * _BLOCK
     if x.dtype != torch.float32 or whole == 0:
-        return _exact(x)
+        return exact_l2(x)
     blocks = torch.linalg.vector_norm(x[:, :whole].view(len(x), whole // _BLOCK, _BLOCK), dim=2)
-    found = torch.hypot(_exact(blocks), _exact(x[:, whole:]))
+    found = torch.hypot(exact_l2(blocks), exact_l2(x[:, whole:]))
     if not bool(torch.isfinite(found).all()):  # not finite, or a square that float32 does not hold
-        found = torch.where(torch.isfinite(found), found, _exact(x))
+        found = torch.where(torch.isfinite(found), found, exact_l2(x))
     return found
 
 
-def _exact(x: Tensor) -> Tensor:
-    return torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in _few(x)])
+def exact_l2(x: Tensor) -> Tensor:
+    """Norms along the last axis, all in float64."""
+    return torch.cat([torch.linalg.vector_norm(part, dim=-1, dtype=torch.float64) for part in _few(x)])
 
 
 def total(x: Tensor, kind: torch.dtype = torch.float64) -> Tensor:
@@ -53,5 +54,10 @@ def total(x: Tensor, kind: torch.dtype = torch.float64) -> Tensor:
     return added
 
 
+def wide(x: Tensor) -> Tensor:
+    """In float32 at least: half precision is too coarse to hold a bound."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def _few(x: Tensor) -> Sequence[Tensor]:
-    return torch.split(x, max(1, _COPIED // max(1, x.shape[1])))
+    return torch.split(x, max(1, _COPIED // max(1, x.shape[1:].numel())))

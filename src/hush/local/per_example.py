@@ -24,6 +24,7 @@ from hush.local.flat import FlatModel, first_line, two_different, without_fallba
 from hush.local.ghost import Recorder, Step, Unsupported
 from hush.local.own_rows import OwnRows
 from hush.random import fold, uniform
+from hush.rows import exact_l2, wide
 
 
 @dataclass(frozen=True)
@@ -131,19 +132,12 @@ def _weighted(gradients: Tensor, factors: Tensor, alive: Tensor) -> Tensor:
     return torch.bmm(factors[:, None], gradients.masked_fill_(~alive[..., None], 0.0))[:, 0]
 
 
-def _norms(gradients: Tensor) -> Tensor:
-    """In float64. A CPU makes a copy for that: of one client's at a time, where they are many."""
-    whole = gradients.is_cuda or gradients.numel() < 2**20
-    parts = [torch.linalg.vector_norm(g, dim=-1, dtype=torch.float64) for g in ([gradients] if whole else gradients)]
-    return parts[0] if whole else torch.stack(parts)
-
-
 def _clipped(gradients: Tensor, counts: Tensor, clip: ClipRule, mask: Tensor | None) -> Tensor:
     """The sums `[clients, d]` of `[clients, batch, d]`."""
-    gradients = gradients.to(torch.promote_types(gradients.dtype, torch.float32))
+    gradients = wide(gradients)
     if mask is not None:
         gradients *= mask[:, None]  # a product, so that NaN outside of the mask stays NaN
-    norms = _norms(gradients)
+    norms = exact_l2(gradients)
     if isinstance(clip, L2Clip):
         return _weighted(gradients, *_factors(norms, counts, clip, gradients.dtype))
     most = torch.tensor(clip.most, dtype=gradients.dtype)
@@ -313,7 +307,7 @@ def _ghost(learner: FlatModel, params: Tensor, step: Step, clip: L2Clip, mask: T
             every = some[0][1] if len(some) == 1 else torch.cat([g for _, g in some], 2)
             if mask is not None:  # a product, so that NaN outside of the mask stays NaN
                 every *= torch.cat([mask[:, where] for where, _ in some], 1)[:, None]
-            squares.append(_norms(every).square())
+            squares.append(exact_l2(every).square())
             parts.append((some, every))
         factors, alive = _factors(torch.stack(squares).sum(0).sqrt(), step.counts, clip, params.dtype)
         for some, every in parts:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from hush.core import Bound, Public, Round, Server, State, Transform, Wire
 from hush.errors import UsageError
-from hush.rows import l2
+from hush.rows import l2, wide
 from hush.secret import Secret
-from hush.transforms.clip import LEAST, shortened
+from hush.transforms.clip import LEAST, check_clip, shortened
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ class AdaptiveClip(Transform):
     """By which share clipping may shorten an update that still counts as inside: its norm is at most C / (1 - tolerance)."""
 
     def __post_init__(self) -> None:
-        if not LEAST <= self.start < math.inf:
-            raise UsageError(f"clip must be a number from {LEAST:g}, not {self.start:g}.")
+        check_clip(self.start)
         if not 0 < self.quantile < 1:
             raise UsageError(f"clip_quantile must lie between 0 and 1, not {self.quantile:g}.")
         if not 0 <= self.tolerance < 1:
@@ -51,8 +50,7 @@ class AdaptiveClip(Transform):
         return 64
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
-        if x.dtype in (torch.float16, torch.bfloat16):
-            x = x.float()
+        x = wide(x)
         norms = l2(x)
         inside = (norms <= public / (1 - self.tolerance)).to(x.dtype) - 0.5
         made = x.new_empty(len(x), x.shape[1] + 1)

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from hush.core import Bound, Public, Round, Transform
 from hush.errors import UsageError
-from hush.rows import ROUNDING, l2
+from hush.rows import ROUNDING, l2, wide
 
 _MARGIN = (1.0 - ROUNDING) * (1.0 - 2.0**-20)
 """Rounding must not carry a clipped row past C: neither that of its norm, nor that of its entries, which are off by 2^-23."""
 
 _TINY = 2.0**-100
+"""Far above what float32 rounds coarsely."""
+
 LEAST = 1e-9
 """The smallest clip: entries whose squares float32 does not hold count as nothing in a norm, and must be nothing beside it."""
 
@@ -27,14 +29,9 @@ class Clip(Transform):
     norm: float
 
     def __post_init__(self) -> None:
-        if not (0 < self.norm < math.inf):
-            raise UsageError(f"clip must be a positive number, not {self.norm:g}.")
-        if self.norm < LEAST:
-            raise UsageError(f"clip must be {LEAST:g} at least, not {self.norm:g}: float32 does not hold the squares of less.")
+        check_clip(self.norm)
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
-        if x.dtype in (torch.float16, torch.bfloat16):  # too coarse to hold a bound
-            x = x.float()
         return shortened(x, l2(x), self.norm)
 
     def room(self, after: float | None, public: Public) -> float | None:
@@ -44,8 +41,15 @@ class Clip(Transform):
         return Bound(self.norm if incoming.unproved else min(self.norm, incoming.l2))
 
 
+def check_clip(norm: float) -> None:
+    """Refuse what bounds nothing."""
+    if not LEAST <= norm < math.inf:
+        raise UsageError(f"clip must be a positive number, {LEAST:g} at least, not {norm:g}.")
+
+
 def shortened(x: Tensor, norms: Tensor, most: float, unit: float = 1.0, out: Tensor | None = None) -> Tensor:
     """Rows `x` of these norms, made no longer than `most`, in units of `unit`; a row that is not finite is zero."""
+    x = wide(x)
     finite = torch.isfinite(norms)
     factor = torch.where(finite, (most * _MARGIN / norms.clamp_min(1e-300)).clamp_max(1.0) / unit, 0.0)
     made = torch.mul(x, factor[:, None].to(x.dtype), out=out)

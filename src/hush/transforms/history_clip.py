@@ -12,7 +12,7 @@ from hush.core import Bound, Public, Round, Server, State, Transform
 from hush.errors import UsageError
 from hush.rows import l2
 from hush.secret import Secret
-from hush.transforms.clip import LEAST, shortened
+from hush.transforms.clip import LEAST, check_clip, shortened
 
 _SEEN = 2.0
 """Standard deviations by which a sum must be longer than its noise alone would be, to say anything about updates."""
@@ -36,10 +36,7 @@ class HistoryClip(Transform):
     """Every message has such noise, not the sum."""
 
     def __post_init__(self) -> None:
-        if not LEAST <= self.start * min(1.0, self.least) <= self.start < math.inf:
-            raise UsageError(
-                f"clip times least must be {LEAST:g} at least, and clip a number, not {self.start:g} and {self.least:g}."
-            )
+        check_clip(self.start)
         if not (0 < self.factor < math.inf and 0 <= self.memory < 1 and 0 < self.least <= 1):
             raise UsageError("factor must be positive, memory in [0, 1) and least in (0, 1].")
 
@@ -56,8 +53,6 @@ class HistoryClip(Transform):
         return 64
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
-        if x.dtype in (torch.float16, torch.bfloat16):
-            x = x.float()
         return shortened(x, l2(x), public, unit=public)
 
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
@@ -67,7 +62,7 @@ class HistoryClip(Transform):
         if signal > _SEEN * math.sqrt(2 * entries) * variance:
             reached = self.factor * clip * math.sqrt(signal) / rnd.cohort
             clip = self.memory * clip + (1 - self.memory) * reached
-        clip = min(max(clip, self.least * self.start), self.start)
+        clip = min(max(clip, self.least * self.start, LEAST), self.start)
         return total * float(state["clip"]), {"clip": torch.tensor(clip, dtype=torch.float64)}
 
     def room(self, after: float | None, public: Public) -> float | None:
