@@ -7,8 +7,8 @@
 500 clients (the paper does not say how many), Dirichlet, Poisson cohorts of 30, T = 300, 30 local steps on batches of 50, delta =
 1/500 to match the paper. Every method of table 2 is tuned on 5,000 validation examples by the same eight trials, each of the first
 `--tune-rounds` rounds under the noise of the whole run; the last round on test is reported. AE-DPFL has no clip and no rounds to
-speak of: its eight trials vary how long clients train, how often they vote, and how the server learns. Every cell is a file in OUT:
-what was stopped goes on where it was, and `--jobs` cells run side by side.
+speak of: its eight trials vary how long clients train, how often they vote, and how the server learns. Every cell is
+a line in OUT: what was stopped goes on with those that are missing, and `--jobs` cells run side by side.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def figure2(args: argparse.Namespace) -> None:
         axis.set_xscale("log")
     axes[0].set_ylabel("round")
     figure.tight_layout()
-    figure.savefig(args.out / "blur-figure-2.png", dpi=130)
+    figure.savefig(args.pictures / "blur-figure-2.png", dpi=130)
     for row, norms in panels.items():
         middle = {r: f"{statistics.median(n):.3f}" for r, n in norms.items()}
         inside = statistics.mean(statistics.mean(x <= 0.1 * 1.05 for x in n) for n in norms.values())
@@ -254,6 +254,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("bench/measured/blur-lus"))
+    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     {"table2": table2, "table3": table3, "figure2": figure2}[args.what](args)

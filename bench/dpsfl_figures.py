@@ -148,6 +148,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("bench/measured/dpsfl"))
+    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     whole = (args.device, args.jobs, args.out)
@@ -197,7 +198,7 @@ def picture(args: argparse.Namespace) -> None:
     )
     axes[1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.tight_layout()
-    figure.savefig(args.out / f"dpsfl-{args.data}.png", dpi=130)
+    figure.savefig(args.pictures / f"dpsfl-{args.data}.png", dpi=130)
 
 
 if __name__ == "__main__":

@@ -121,6 +121,8 @@ class Experiment:
     rounds: int
     budget: Budget | None
     public: int
+    settings: dict[str, Any]
+    """What the data set suggests and the user said; the rest is the method's own."""
 
     @property
     def population(self) -> int:
@@ -224,7 +226,7 @@ def resolve(spec: Spec, lenient: bool = False) -> Experiment:
     )
     if public:
         method = method.fitted(public, entry.classes)
-    return Experiment(spec, method, cohort, clients, rounds, budget, public)
+    return Experiment(spec, method, cohort, clients, rounds, budget, public, settings)
 
 
 def protects_records(method: str) -> bool:

@@ -292,6 +292,14 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
         assert all(name in out for name in names)
         code, out, _ = hush(capsys, command, "--json")
         assert len(json.loads(out)[command]) >= 3
+    code, out, _ = hush(capsys, "methods", "dp-fedavg+blur")
+    assert code == 0
+    assert all(word in out for word in ("protects clients", "blur", "0.4", "from the budget"))
+    told = json.loads(hush(capsys, "methods", "fed-spa", "--json")[1])
+    assert {"key": "server", "default": "fed-spa", "meaning": "average, momentum, adam or fed-spa"} in told["settings"]
+    assert told["unit"] == "record"
+    code, _, err = hush(capsys, "methods", "dp-fedavg+blurr")
+    assert (code, "blur" in err) == (2, True)
     assert "bundled" in hush(capsys, "data", "fetch", "digits")[1]
     assert hush(capsys, "--version")[1].strip()
 

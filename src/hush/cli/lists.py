@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from rich.table import Table
 
 from hush.cli import options
@@ -13,18 +14,17 @@ from hush.cli.console import out, print_json
 from hush.tasks.catalogue import CATALOGUE
 
 
-def methods(as_json: options.Json = False) -> None:
-    """The methods, with one line each."""
-    from hush.methods import PARTS, build, names, settings_of, summary
-    from hush.privacy.plan import is_private
-    from hush.privacy.record_plan import has_own_noise
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One of them, also with parts: what it does, and all its settings.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """The methods, with one line each; or one, with all its settings."""
+    from hush.methods import PARTS, names, settings_of
 
-    rows = []
-    for name in names():
-        method = build(name)
-        unit = None if not is_private(method) else "record" if has_own_noise(method) else "client"
-        facts = {"name": name, "private": unit is not None, "unit": unit, "summary": summary(name)}
-        rows.append(facts | {"settings": sorted(settings_of(name))})
+    if name is not None:
+        _one_method(name, as_json)
+        return
+    rows = [_facts(one) | {"settings": sorted(settings_of(one))} for one in names()]
     if as_json:
         parts = [{"name": f"+{name}", "sets": part.settings, "summary": part.summary} for name, part in PARTS.items()]
         print_json({"methods": rows, "parts": parts})
@@ -35,9 +35,38 @@ def methods(as_json: options.Json = False) -> None:
     out().print(table)
     out().print("\nA method goes with any parts whose setting it has, as in dp-fedavg+top-k+blur+adam:")
     table = Table("part", "sets", "what it does", box=None, pad_edge=False)
-    for name, part in PARTS.items():
-        table.add_row(f"+{name}", " ".join(f"{key}={value}" for key, value in part.settings.items()), part.summary)
+    for own, part in PARTS.items():
+        table.add_row(f"+{own}", " ".join(f"{key}={value}" for key, value in part.settings.items()), part.summary)
     out().print(table)
+
+
+def _facts(name: str) -> dict[str, Any]:
+    from hush.methods import build, summary
+    from hush.privacy.plan import is_private
+    from hush.privacy.record_plan import has_own_noise
+
+    method = build(name)
+    unit = None if not is_private(method) else "record" if has_own_noise(method) else "client"
+    return {"name": name, "private": unit is not None, "unit": unit, "summary": summary(name)}
+
+
+def _one_method(name: str, as_json: bool) -> None:
+    from hush.methods.settings import explained
+
+    facts, settings = _facts(name), explained(name)
+    if as_json:
+        print_json(facts | {"settings": [one._asdict() for one in settings]})
+        return
+    guarantee = f"protects {facts['unit']}s" if facts["private"] else "no privacy by itself"
+    out().print(f"[bold]{name}[/bold] ({guarantee}): {facts['summary']}\n", highlight=False)
+    table = Table("--set", "default", "what it is", box=None, pad_edge=False)
+    for one in settings:
+        table.add_row(one.key, one.default, one.meaning)
+    out().print(table)
+    out().print(
+        f"\nOn the command line data sets bring training settings of their own: hush run {name} --data DATA --dry-run says which.",
+        highlight=False,
+    )
 
 
 def models(as_json: options.Json = False) -> None:

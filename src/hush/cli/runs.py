@@ -235,6 +235,7 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
                 eval_every=e.spec.eval_every,
                 terms=_fresh_terms(e, task.train.count),
             )
+            | {"settings": e.settings}
         )
     if as_json:
         print_json(rows[0] if len(rows) == 1 else {"methods": rows})
@@ -251,6 +252,7 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
             f"{row['method']}: {row['rounds']} rounds, {row['parameters']:,} parameters, {privacy}; "
             f"{sent:.3g} MB up and {got:.3g} MB down per client; about {_duration(took)}"
         )
+        print(f"  with {' '.join(f'{key}={value}' for key, value in row['settings'].items()) or 'no settings but its own'}")
 
 
 def _fresh_terms(e: Experiment, clients: int) -> Terms | None:

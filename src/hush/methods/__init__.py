@@ -121,7 +121,11 @@ def taken(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def summary(name: str) -> str:
     """One line on what a method does."""
-    return COMBINATIONS[name] if name in COMBINATIONS else (inspect.getdoc(METHODS[name]) or "").split("\n")[0]
+    if name in COMBINATIONS:
+        return COMBINATIONS[name]
+    base, *parts = name.split("+")
+    own = (inspect.getdoc(pick(METHODS, base, "method")) or "").split("\n")[0]
+    return " ".join((own, *(f"+{part}: {PARTS[part].summary}." for part in parts)))
 
 
 def names() -> list[str]:
