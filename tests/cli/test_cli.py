@@ -206,7 +206,7 @@ BAD = {
     "run --resume nowhere": "no run directory",
     "run --sum-bits 20": "goes with --secure",
     "run dp-fedavg --secure --sampling poisson": "any size",
-    "run fedavg --secure": "neither clips nor noises",
+    "run fedavg --secure": "adds no noise",
     "run dp-fedavg --noise -1": "noise must be a positive number",
     "run dp-fedavg --epsilon -1": "epsilon must be a positive number",
     "run --delta 2": "delta must lie between",

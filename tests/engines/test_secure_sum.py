@@ -319,7 +319,7 @@ def test_a_run_that_goes_on_keeps_its_count_of_broken_rounds(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("method", "cohort", "says"),
     [
-        (methods.fedavg(), Rotation(6), "neither clips nor noises"),
+        (methods.fedavg(), Rotation(6), "adds no noise"),
         (methods.cpfed(noise=1.0), Rotation(6), "inside local training"),
         (methods.fed_spa(noise=1.0), Rotation(6), "inside local training"),
         (methods.dpsfl(noise=1.0, noise_by="messages"), Rotation(6), "every message"),

@@ -129,6 +129,25 @@ def test_shares_are_for_secure_sums() -> None:
         methods.dpsfl(noise_by="nobody")
 
 
+def test_without_noise_only_the_clip_is_left_and_nothing_is_proved() -> None:
+    """Figure 3: FetchSGD, what clipping does to it, and then noise. A clip that cuts nothing leaves FetchSGD, bit for bit."""
+    task, run = make_task(sizes=(12,) * 20), {"rounds": 5, "cohort": 20, "secret": SECRET}
+    table = {"cols": 0.4, "k": 0.2}
+    kinds = ("dpsfl", {"clip": 1e6, "noise_by": "none"}), ("fetchsgd", {}), ("dpsfl", {"clip": 0.01, "noise_by": "none"})
+    wide, plain, tight = (hush.simulate(methods.build(name, **table, **own), task, **run) for name, own in kinds)  # type: ignore[arg-type]
+    unclipped, fetched, clipped = (torch.cat([p.flatten() for p in one.state_dict.values()]) for one in (wide, plain, tight))
+    assert torch.equal(unclipped, fetched)
+    assert not torch.equal(clipped, fetched)
+    assert all(result.epsilon is None and result.guarantee is None for result in (wide, tight))
+    for name in ("dpsfl", "dpsfl-ac", "dpfl", "adpfl"):
+        bare = methods.build(name, noise_by="none")
+        assert hush.simulate(bare, task, rounds=2, cohort=20).epsilon is None
+        with pytest.raises(NoGuarantee, match="adds no noise"):
+            hush.simulate(bare, task, rounds=2, cohort=20, privacy=hush.Budget(8.0))
+        with pytest.raises(UsageError, match="noise_by=none"):
+            methods.build(name, noise_by="none", noise=1.0)
+
+
 def test_history_is_what_was_released() -> None:
     """ADPFL's next clip is a function of the noised sum alone, follows it, and stays between its limits."""
     part = HistoryClip(2.0, factor=3.0, memory=0.5).covered(0.1)

@@ -37,6 +37,6 @@ def adpfl(
             "Leave history=global: the clip then follows what was already released under noise.",
         )
     adaptive = HistoryClip(clip, factor, memory, std=noise or 0.0, messages=noise_by == "messages")
-    pipeline = chain(adaptive, noise_of(noise, noise_by))
+    pipeline = chain(adaptive, *noise_of(noise, noise_by))
     settings: Common = {"server": "momentum", "server_lr": 0.1, **common}
     return Method("adpfl", one_gradient(**common), pipeline, server_step(**settings))

@@ -16,6 +16,6 @@ from hush.transforms import Clip
 
 def dpfl(clip: float = 1.5, noise: float | None = None, noise_by: str = "server", **common: Unpack[Common]) -> Method:
     """Clip every client's gradient, sum, add noise: DP-FedAvg of one step."""
-    pipeline = chain(Clip(clip), noise_of(noise, noise_by))
+    pipeline = chain(Clip(clip), *noise_of(noise, noise_by))
     settings: Common = {"server": "momentum", "server_lr": 0.1, **common}
     return Method("dpfl", one_gradient(**common), pipeline, server_step(**settings), claim=claimed_by_dp_fedavg)

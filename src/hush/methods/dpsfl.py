@@ -30,5 +30,5 @@ def dpsfl(
     where = pick({"sketch": False, "gradient": True, "paper": True}, clip_in, "clip_in")
     sketch = count_sketch(as_written=clip_in == "paper", **common)
     bounded = (Clip(clip), sketch) if where else (sketch, Clip(clip))
-    pipeline = chain(*bounded, noise_of(noise, noise_by))
+    pipeline = chain(*bounded, *noise_of(noise, noise_by))
     return Method("dpsfl", sketched_gradient(**common), pipeline, Average(), claim=claimed_by_dpsfl)

@@ -29,5 +29,5 @@ def dpsfl_ac(
 ) -> Method:
     """DPSFL whose clip follows a quantile of the sketches' norms, at the price of a noisy bit."""
     adaptive = AdaptiveClip(clip, clip_quantile, clip_lr, tolerance=clip_tolerance)
-    pipeline = chain(count_sketch(**common), adaptive, noise_of(noise, noise_by))
+    pipeline = chain(count_sketch(**common), adaptive, *noise_of(noise, noise_by))
     return Method("dpsfl-ac", sketched_gradient(**common), pipeline, Average(), claim=claimed_by_dpsfl)

@@ -53,7 +53,7 @@ KNOWN: dict[str, Known] = {
     "clip_in": Known("clip the sketch; the gradient, at the price of a sketch's largest norm; or as the paper, without a number"),
     "clip_per": Known("clip a record's gradient by its l2 norm, or per coordinate"),
     "noise": Known("noise multiplier, as --noise gives it", None, "from the budget"),
-    "noise_by": Known("noise by the server, in shares under a secure sum, or on every client's messages"),
+    "noise_by": Known("noise by the server, in shares under a secure sum, on every client's messages; or none, without privacy"),
     "noise_on": Known("all: noise on the kept coordinates alone is refused, for it has no proof"),
     "mask": Known("none, rand-k, top-k or saliency (from public examples), free (from past noised sums), sketch", "none"),
     "ratio": Known("with a mask: the share of coordinates that is sent", 0.1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypedDict, Unpack, cast
 
 from hush.core import LocalUpdate
+from hush.errors import UsageError
 from hush.methods.common import Common, local_training
 from hush.names import pick
 from hush.transforms import CountSketch, Gaussian, MessageGaussian, Noise
@@ -51,11 +52,15 @@ def count_sketch(as_written: bool = False, **settings: Unpack[Sketched]) -> Coun
     )
 
 
-def noise_of(noise: float | None, by: str) -> Noise:
-    """By a trusted server, once; in shares, under a secure sum; or by every client, on its own message."""
-    kinds: dict[str, Noise] = {
-        "server": Gaussian(noise),
-        "shares": Gaussian(noise, shares=True),
-        "messages": MessageGaussian(noise),
+def noise_of(noise: float | None, by: str) -> tuple[Noise, ...]:
+    """By a trusted server, once; in shares, under a secure sum; by every client, on its own message; or none, to see what clipping
+    costs by itself, which has no privacy and gets no number."""
+    if by == "none" and noise is not None:
+        raise UsageError("noise_by=none adds no noise: leave the noise multiplier out, or say who adds it.")
+    kinds: dict[str, tuple[Noise, ...]] = {
+        "server": (Gaussian(noise),),
+        "shares": (Gaussian(noise, shares=True),),
+        "messages": (MessageGaussian(noise),),
+        "none": (),
     }
     return pick(kinds, by, "noise_by")

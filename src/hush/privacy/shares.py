@@ -142,7 +142,7 @@ def with_secure_sum(method: Method, cohort: Cohort, clients: int, secure: Secure
         raise NoGuarantee(f"{written.no_proof} A secure sum does not change that.", written.fix)
     if not any(isinstance(part, Noise) for part in parts):
         raise NoGuarantee(
-            f"{method.name} neither clips nor noises: its sums fit no group of whole numbers, and their differences show clients.",
+            f"{method.name} adds no noise: two of its sums differ by what a client sent, secure or not.",
             "Choose a private method, such as dp-fedavg or fed-smp-rand-k.",
         )
     if any(type(part).unpack is not Transform.unpack for part in parts):
