@@ -231,6 +231,9 @@ def test_votes_bits_and_laplace() -> None:
     laplace = one(LaplaceNoise(math.sqrt(2) * 2), bound=OneVote())  # scale 2, L1 sensitivity 2: epsilon 1 at any delta
     assert account(laplace, 1e-9).epsilon == pytest.approx(1.0, abs=1e-3)
     assert account(replace(laplace, relation=Relation.ZERO_OUT), 1e-9).epsilon == pytest.approx(0.5, abs=1e-3)
+    (phase,) = laplace.phases
+    steps = replace(laplace, phases=(replace(phase, steps=5),))  # five releases a round are five
+    assert account(steps, 1e-9).epsilon == pytest.approx(5.0, abs=5e-3)
     with pytest.raises(NoGuarantee, match="votes and bits"):
         account(one(LaplaceNoise(1.0)), 1e-5)
 

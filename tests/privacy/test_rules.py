@@ -15,6 +15,7 @@ from hush.privacy.bounds import (
     L2Ball,
     LinearImage,
     OneVote,
+    Quantised,
     RecordMean,
     Rounded,
     Weighted,
@@ -288,3 +289,20 @@ def test_repeated_rounds_count_as_participations() -> None:
     repeated = plan(sampling=BoundedParticipation(3, repeats=1), rounds=11)
     assert account(repeated, 1e-5).epsilon == pytest.approx(account(four, 1e-5).epsilon)
     assert account(repeated, 1e-5).epsilon > account(three, 1e-5).epsilon
+
+
+@pytest.mark.parametrize("sampling", [PoissonSampling(0.1, 100), FixedSampling(10, 100)])
+@pytest.mark.parametrize("limit", [{"participations": 1}, {"period": 100}])
+def test_limited_turns_and_amplification_do_not_go_together(sampling: Sampling, limit: dict[str, int]) -> None:
+    """One turn of a thousand rounds is not one amplified round: whichever it is, it may show the client."""
+    free = plan(sampling=sampling)
+    account(free, 1e-5)
+    limited = replace(free, phases=tuple(replace(phase, **limit) for phase in free.phases))  # type: ignore[arg-type]
+    with pytest.raises(NoGuarantee, match="not independent"):
+        account(limited, 1e-5)
+
+
+def test_a_weight_gives_no_bound_to_what_has_none() -> None:
+    account(plan(bound=Weighted(L2Ball(1.0), 1.0)), 1e-5)
+    with pytest.raises(NoGuarantee, match="no L2 bound"):
+        account(plan(bound=Weighted(Quantised(L2Ball(1.0), 0.1, 10, 16), 1.0)), 1e-5)

@@ -213,3 +213,14 @@ def test_neighbours_in_a_batch_are_found_where_the_first_examples_are_alike() ->
     with pytest.warns(UserWarning, match="examples of a batch affect each other"):
         learner.probe(x, torch.arange(12) % 3)
     assert not learner.vectorised
+
+
+@pytest.mark.parametrize("part", ["test", "validation", "public"])
+def test_a_client_that_holds_its_rows_twice_does_not_explain_them_elsewhere(part: str) -> None:
+    """Equal rows of one client say nothing of how often strangers meet."""
+    task = make_task()
+    pieces = zip(task.train.x.split(task.train.sizes.tolist()), task.train.y.split(task.train.sizes.tolist()), strict=True)
+    twice = [(x.repeat(2, 1), y.repeat(2)) for x, y in pieces]
+    held = hush.Task(task.model, twice, **{part: (task.train.x, task.train.y)})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"{part} examples are among those that clients train on"):
+        hush.simulate(methods.dp_fedavg(noise=1.0), held, rounds=1, cohort=2)

@@ -6,13 +6,14 @@ federation, a certificate or `rounds.jsonl`.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from hush.core import Bound, Chain, Method, Public, Round, Server, Shard, State, Transform, Wire
+from hush.core import Bound, Chain, Method, Public, Round, Server, Shard, State, Transform, Wire, is_ours
 from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
 from hush.rows import l2, total
@@ -125,10 +126,12 @@ class Watched(Transform):
         return self.part.unpack(x, rnd, keys, public)
 
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
+        # what somebody's part may keep of a sum must be the noised one
+        apart = self.part if is_ours(type(self.part)) else copy.deepcopy(self.part)
         out, after = self.part.decode(total, state, rnd, public, secret)
         clean = None
         if not isinstance(self.part, Noise) and self.index in self.recorder.after:
-            clean, _ = self.part.decode(self.recorder.after[self.index], state, rnd, public, secret)
+            clean, _ = apart.decode(self.recorder.after[self.index], state, rnd, public, secret)
         self.recorder.decoded(self.index, self.part, total, out, clean)
         return out, after
 

@@ -19,6 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from hush.errors import UsageError
 from hush.local.own_rows import OwnRows
+from hush.local.remembered import remembered
 
 IGNORED = -100
 """A target that stands for nothing, as in PyTorch's cross-entropy: the padding of a short text."""
@@ -165,6 +166,7 @@ class FlatModel:
                 except Exception as error:
                     raise UsageError(f"The model does not train on one example of the data: {first_line(error)}") from error
         self._refuse_changed_buffers(writes)
+        self._refuse_memory(x, y)
         if bool(torch.isfinite(x[rows]).all()) and not bool(torch.isfinite(losses).all()):
             raise UsageError("The model returns NaN or infinity on finite examples before any training: check it.")
         self._slow_layers = any(_FALLBACK in str(w.message) for w in said)
@@ -209,6 +211,17 @@ class FlatModel:
         if not bool(torch.isfinite(plain).all()):
             return True  # nothing to compare: such a client contributes zero
         return bool((plain - padded).norm() <= rounding * plain.norm())
+
+    def _refuse_memory(self, x: Tensor, y: Tensor) -> None:
+        """What it keeps elsewhere counts as well. It may settle at its first call; other examples must then change nothing."""
+        before = remembered(self.module), remembered(self.loss)
+        with warnings.catch_warnings(action="ignore"):
+            self._probe_step(x, y, torch.tensor([len(x) - 1, len(x) // 2], device=x.device))
+        if before != (remembered(self.module), remembered(self.loss)):
+            raise UsageError(
+                "The model, or its loss, remembers what it was trained on, in an attribute or in a frozen weight, which carries "
+                "clients' data into each other's updates: let forward change nothing."
+            )
 
     def _refuse_changed_buffers(self, writes: dict[str, int]) -> None:
         """A buffer that training changes would carry clients' data out of the pipeline, un-noised, and into each other.

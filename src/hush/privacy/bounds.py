@@ -130,6 +130,10 @@ class Weighted(Bound):
     def reach(self) -> float:
         return self.inner.reach() * (self.largest if self.largest is not None else math.inf)
 
+    def l2(self, relation: Relation) -> float:
+        self.inner.l2(relation)  # which may have none to be weighted
+        return super().l2(relation)
+
 
 @dataclass(frozen=True)
 class Rounded(Bound):

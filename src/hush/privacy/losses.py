@@ -233,7 +233,7 @@ def _laplace(plan: Plan, phase: Phase, step: float) -> Any:
             ones = 2.0  # in L1, a vote that moves changes two entries by one each
         scale = release.noise.std * math.sqrt(plan.shares(release)) / math.sqrt(2)
         total = total.compose(pld.from_laplace_mechanism(scale / ones, value_discretization_interval=step))
-    return total.self_compose(phase.rounds)
+    return total.self_compose(phase.times)
 
 
 def _fitting(plan: Plan, phase: Phase, step: float) -> float:

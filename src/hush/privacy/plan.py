@@ -8,7 +8,7 @@ from typing import Any
 
 from hush import cohort as cohorts
 from hush.cohort import Cohort
-from hush.core import Bound, Chain, Method, Transform, Wire
+from hush.core import Bound, Chain, Method, Transform, Wire, is_ours
 from hush.errors import NoGuarantee
 from hush.local.dp_sgd import DpSgd
 from hush.privacy import vocabulary as say
@@ -256,6 +256,12 @@ def find_noise(method: Method, as_written: bool = False) -> tuple[Noise, Bound]:
             raise NoGuarantee(
                 f"{type(part).__name__} stands after the noise, so it changes updates after they were clipped.",
                 "Put Clip and then Gaussian last in the chain.",
+            )
+    for part in parts[: noises[0]]:
+        if type(part).unpack is not Transform.unpack and not is_ours(type(part)):
+            raise NoGuarantee(
+                f"{type(part).__name__} changes messages when they arrive (unpack), after they were clipped, so no bound is known.",
+                "Do it in encode, before Clip, or in decode, on the sum.",
             )
     bound = Chain(parts[: noises[0]]).bound(Bound())
     noise = parts[noises[0]]

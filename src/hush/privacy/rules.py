@@ -40,7 +40,7 @@ def refuse_without_proof(plan: Plan) -> None:
     _local_noise(plan)
     _relation(plan)
     for phase in plan.phases:
-        _participation(phase)
+        _participation(plan, phase)
         _adaptive(phase)
         for release in phase.releases:
             _bound(release.bound, plan.unit)
@@ -85,8 +85,14 @@ def _relation(plan: Plan) -> None:
         )
 
 
-def _participation(phase: Phase) -> None:
+def _participation(plan: Plan, phase: Phase) -> None:
     sampling = phase.sampling
+    if sampling.amplifies and plan.unit is Unit.CLIENT and (phase.participations is not None or phase.period is not None):
+        raise NoGuarantee(
+            "Clients are drawn by chance and their turns are limited: then the draws are not independent, and a client may be in "
+            "any of the rounds, not in a given one by chance.",
+            "Count every round (participations=None), or let sampling amplify nothing: BoundedParticipation.",
+        )
     if isinstance(sampling, BoundedParticipation) and sampling.times is None:
         raise NoGuarantee(
             "Nothing limits how often a client takes part, so its loss has no limit either.",

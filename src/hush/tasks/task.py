@@ -161,8 +161,13 @@ class Task:
         parts = {part: self.placed(part, "cpu", torch.float32) for part in ("public", "validation", "test")}
         if all(examples is None or not len(examples.x) for examples in parts.values()):
             return
-        marks, counts = torch.unique(row_marks(self.placed_train("cpu", torch.float32).x), return_counts=True)
-        again = float(counts[counts > 1].sum()) / max(int(counts.sum()), 1)
+        train = self.placed_train("cpu", torch.float32)
+        own = row_marks(train.x)
+        owner = torch.repeat_interleave(torch.arange(train.count), train.sizes)
+        marks, places = torch.unique(own, return_inverse=True)
+        held = torch.unique(places * train.count + owner) // train.count  # once by each client, however often it has it
+        holders = held.bincount(minlength=len(marks))
+        again = float((holders[places] > 1).sum()) / max(len(own), 1)
         for part, examples in parts.items():
             if examples is None or not len(examples.x):
                 continue

@@ -75,7 +75,11 @@ class ToldMask(Transform):
         check_ratio(self.ratio)
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
-        return x[:, public]
+        chosen, told = x[:, public], torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
+        told[public] = True
+        if int(told.sum()) != chosen.shape[1]:  # sent twice, it would weigh more than the clip allowed
+            raise UsageError(f"{type(self).__name__} told the clients a coordinate twice: choose each once.")
+        return chosen
 
     def wire(self, incoming: Wire) -> Wire:
         return replace(incoming, entries=kept(self.ratio, incoming.entries))

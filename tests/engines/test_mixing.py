@@ -1,0 +1,206 @@
+"""Clients that affect each other, in training or on the way: what a bound per client does not cover is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hush
+from hush import NoGuarantee, UsageError, methods
+from hush.cohort import FixedSize
+from hush.core import Bound, LocalUpdate, Method, Trained, Transform, chain
+from hush.local.sgd import Sgd
+from hush.local.weigh import Weigh
+from hush.server import Average
+from hush.transforms import Clip, Gaussian
+from hush.transforms.sparsify import ToldMask
+from tests.conftest import make_task
+
+SGD = Sgd(lr=0.5, batch_size=4)
+
+
+def run(method: Method, task: hush.Task | None = None, **how: Any) -> hush.Result:
+    return hush.simulate(method, task or make_task(), rounds=2, cohort=FixedSize(6), **how)
+
+
+def through(*parts: Transform, local: LocalUpdate = SGD) -> Method:
+    return Method("own", local, chain(*parts), Average())
+
+
+@dataclass(frozen=True)
+class Centred(LocalUpdate):
+    """Centres inputs, by everybody's mean or by each client's own."""
+
+    everybody: bool = True
+
+    def __call__(self, learner: Any, params: Tensor, data: Any, rnd: Any, keys: Tensor, public: Any) -> Trained:
+        x = data.x.clone()
+        for a, n in zip(data.start.tolist(), data.size.tolist(), strict=True):
+            x[a : a + n] -= data.x.mean(0) if self.everybody else data.x[a : a + n].mean(0)
+        return SGD(learner, params, data._replace(x=x), rnd, keys, public)
+
+
+@dataclass(frozen=True)
+class Shuffled(LocalUpdate):
+    """Takes a batch that a generator chose which Hush knows nothing of."""
+
+    def __call__(self, learner: Any, params: Tensor, data: Any, rnd: Any, keys: Tensor, public: Any) -> Trained:
+        later = torch.stack([torch.randint(int(n), ()) for n in data.size])
+        return SGD(learner, params, data._replace(start=data.start + later, size=torch.ones_like(data.size)), rnd, keys, public)
+
+
+@pytest.mark.parametrize("wrap", [lambda local: local, lambda local: Weigh(local, 4)])
+def test_local_training_that_reads_other_clients_rows_is_refused(wrap: Any) -> None:
+    for mixing in (Centred(), Shuffled()):
+        with pytest.raises(UsageError, match="beside others than alone"):
+            run(through(Clip(1.0), Gaussian(1.0), local=wrap(mixing)))
+    assert run(through(Clip(1.0), Gaussian(1.0), local=wrap(Centred(everybody=False)))).epsilon is not None
+    assert run(through(Clip(1.0), local=wrap(Centred()))).epsilon is None  # where nothing is promised, nothing is broken
+
+
+@dataclass(frozen=True)
+class Sums(Transform):
+    """Every row takes along those before it; the first has none."""
+
+    def encode(self, x: Tensor, rnd: Any, keys: Tensor, public: Any) -> Tensor:
+        return x.cumsum(0)
+
+    def bound(self, incoming: Bound) -> Bound:
+        return incoming
+
+
+@dataclass(frozen=True)
+class Centre(Transform):
+    def encode(self, x: Tensor, rnd: Any, keys: Tensor, public: Any) -> Tensor:
+        return x - x.mean(0)
+
+    def bound(self, incoming: Bound) -> Bound:
+        return incoming
+
+
+@pytest.mark.parametrize("clip", [1.0, 1e-5, 1e-8])
+def test_rows_that_take_from_others_are_refused_however_small(clip: float) -> None:
+    for parts in ((Clip(clip), Sums()), (Centre(), Clip(clip))):
+        with pytest.raises(UsageError, match="affect each other's rows"):
+            run(through(*parts, Gaussian(4.0)))
+    assert run(through(Clip(clip), Gaussian(4.0))).epsilon is not None
+
+
+@dataclass(frozen=True)
+class Opened(Transform):
+    """Small on the way, large at the server."""
+
+    def encode(self, x: Tensor, rnd: Any, keys: Tensor, public: Any) -> Tensor:
+        return x / 50
+
+    def unpack(self, x: Tensor, rnd: Any, keys: Tensor, public: Any) -> Tensor:
+        return x * 50
+
+    def bound(self, incoming: Bound) -> Bound:
+        return incoming
+
+
+def test_a_message_that_grows_when_it_is_opened_has_no_bound() -> None:
+    with pytest.raises(NoGuarantee, match="when they arrive"):
+        run(through(Opened(), Clip(1.0), Gaussian(4.0)))
+
+
+@dataclass(frozen=True)
+class Repeated(ToldMask):
+    """One coordinate, as often as there are some."""
+
+    def prepare(self, params: Tensor, state: Any, rnd: Any, server: Any) -> Any:
+        return torch.zeros(round(self.ratio * len(params)), dtype=torch.int64)
+
+    def decode(self, total: Tensor, state: Any, rnd: Any, public: Any, secret: Any) -> Any:
+        return total.new_zeros(53).index_add_(0, public, total), state
+
+
+@dataclass(frozen=True)
+class Promised(Repeated):
+    """And says that it does no harm."""
+
+    def prepare(self, params: Tensor, state: Any, rnd: Any, server: Any) -> Any:
+        return super().prepare(params, state, rnd, server)
+
+    def bound(self, incoming: Bound) -> Bound:
+        return incoming
+
+
+def test_a_mask_that_names_a_coordinate_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="states no bound"):
+        through(Clip(1.0), Repeated(0.5), Gaussian(4.0))
+    with pytest.raises(UsageError, match="a coordinate twice"):
+        run(through(Clip(1.0), Promised(0.5), Gaussian(4.0)))
+
+
+@dataclass(frozen=True)
+class Keeps(Transform):
+    """Post-processing that keeps what it saw last, in a place of its own."""
+
+    seen: list[Tensor]
+
+    def decode(self, total: Tensor, state: Any, rnd: Any, public: Any, secret: Any) -> Any:
+        self.seen[:] = [total.clone()]
+        return total, state
+
+
+def test_diagnostics_show_no_part_what_has_no_noise() -> None:
+    parts = Keeps([]), Clip(1.0), Gaussian(50.0)
+    method = through(*parts)
+    run(method, diagnostics=True)
+    (last,) = parts[0].seen
+    assert float(last.norm()) > 50  # noise of std 50 in 53 entries, where the clean sum is of norm 6 at most
+
+
+class Counting(nn.Module):
+    """Keeps a running mean where no buffer is: in a number, in a list, in a frozen parameter, or in another object."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.layer = kind, nn.Linear(6, 3)
+        self.centre, self.past, self.aside = 0.0, [0.0], {"mean": 0.0}
+        self.frozen = nn.Parameter(torch.zeros(6), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = float(x.detach().mean()) if self.kind != "frozen" else 0.0
+        if self.kind == "number":
+            self.centre = 0.9 * self.centre + 0.1 * mean
+        elif self.kind == "list":
+            self.past.append(mean)
+        elif self.kind == "dict":
+            self.aside["mean"] += mean
+        elif self.kind == "frozen":
+            self.frozen.data.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        return self.layer(x - self.frozen - self.centre - self.past[-1] - self.aside["mean"])
+
+
+@pytest.mark.parametrize("kind", ["number", "list", "dict", "frozen"])
+def test_a_model_that_remembers_clients_is_refused(kind: str) -> None:
+    task = make_task()
+    with pytest.raises(UsageError, match="remembers"):
+        run(methods.dp_fedavg(noise=1.0), hush.Task(Counting(kind), task.train))
+
+
+class Lazy(nn.Module):
+    """Makes a table when it is first called, of nobody's data: that is no memory of clients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.table, self.width = nn.Linear(6, 3), None, None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.width is None:
+            self.width = x.shape[-1]
+        return self.layer(x) / self.width
+
+
+def test_a_model_that_settles_at_its_first_call_is_taken() -> None:
+    task = make_task()
+    assert run(methods.dp_fedavg(noise=1.0), replace(task, model=Lazy())).epsilon is not None
