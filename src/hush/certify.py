@@ -193,6 +193,10 @@ def _result(folder: RunDir, certificate: dict[str, Any]) -> Check:
     pairs = [(result.get(k), certificate.get(k)) for k in ("method", "clients", "rounds", "rounds_charged", "run_id")]
     pairs += [(result.get(k), certificate.get(k)) for k in ("rounds_counted", "rounds_aborted", "secure_sum")]
     pairs += [(result.get(k), proved.get(k)) for k in ("epsilon", "delta", "unit", "relation", "view")]
+    beside = ("data", "model", "cohort", "sampling", "noise_multiplier", "claimed_epsilon", "population", "caveats", "un_noised")
+    pairs += [(result.get(k), certificate.get(k)) for k in (*beside, "no_guarantee")]
+    pairs += [(result.get("noise_mode"), certificate.get("noise"))]
+    pairs += [(result.get("epsilon_server"), (certificate.get("server_guarantee") or {}).get("epsilon"))]
     same = all(a == b for a, b in pairs)
     told = "the same of method, rounds and privacy" if same else "something else of method, rounds or privacy"
     return Check("result", same, f"result.json says {told}")
@@ -253,7 +257,7 @@ def _plan(path: Path, certificate: dict[str, Any]) -> Check:
         return Check("plan", None, f"it cannot be derived again here: {error}")
     except (HushError, AssertionError, KeyError) as error:
         return Check("plan", False, f"the settings of the run give none: {error}")
-    same = plan_to_dict(charged) == certificate["plan"]
+    same = plan_to_dict(charged) == certificate["plan"] and proof.no_server == certificate.get("no_server_guarantee")
     if experiment.secure_sum is not None:  # what else was asked for must be what is said of it
         terms = experiment.secure_sum.terms(experiment.cohort, clients, spec.dropout)
         told_sum = certificate.get("secure_sum") or {}

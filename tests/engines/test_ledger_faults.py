@@ -16,6 +16,7 @@ from hush import Bound, Transform, UsageError
 from hush.certify import verify_run
 from hush.engines import charging, simulation
 from hush.privacy.ledger import Ledger
+from hush.secret import Secret
 from tests.conftest import make_task
 from tests.faults import Child
 
@@ -194,3 +195,32 @@ def test_runs_that_differ_in_hidden_code_share_neither_name_nor_noise(monkeypatc
             names.append(name())
     assert len(set(names)) == len(names)
     assert name() == names[0]
+
+
+@pytest.mark.filterwarnings("ignore:Round .* of this run was released before")
+@pytest.mark.parametrize("by", ["rounding", "much"])
+def test_the_same_noise_is_never_put_on_two_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    """A run whose sums differ from those it released, unseen by its fingerprint, gets a cohort and noise of its own."""
+
+    def released() -> torch.Tensor:
+        how = {"rounds": 2, "cohort": 8, "ledger": tmp_path / "people.db", "secret": Secret(b"k" * 32)}
+        result = hush.simulate(hush.methods.dp_fedavg(noise=50.0), make_task(sizes=(4,) * 16), **how)  # type: ignore[arg-type]
+        return torch.cat([value.flatten() for value in result.state_dict.values()])
+
+    def charges() -> int:
+        book = Ledger(tmp_path / "people.db")
+        (pool,) = book.populations.values()
+        book.close()
+        return sum(run.charges for run in pool.runs.values())
+
+    first, right = released(), simulation.plain_sum
+    assert torch.equal(released(), first)  # the very same sums: one release, paid for once
+    assert charges() == 2
+    more = 1e-9 if by == "rounding" else 1.0
+    monkeypatch.setattr(simulation, "plain_sum", lambda *args: right(*args) + more)
+    other = released()
+    assert charges() == 4
+    # independent noise of std 50/8 on each of 53 weights in two rounds; the same noise would leave at most 2/8 on each
+    assert 0.6 < float((other - first).norm()) / (50 / 8 * (2 * 2 * 53) ** 0.5) < 1.5
+    with pytest.warns(UserWarning, match="drawn afresh, and charged again"):
+        released()

@@ -45,17 +45,16 @@ class Centred(LocalUpdate):
 
 
 @dataclass(frozen=True)
-class Shuffled(LocalUpdate):
-    """Takes a batch that a generator chose which Hush knows nothing of."""
+class Jittered(LocalUpdate):
+    """Moves its examples by a generator that Hush knows nothing of."""
 
     def __call__(self, learner: Any, params: Tensor, data: Any, rnd: Any, keys: Tensor, public: Any) -> Trained:
-        later = torch.stack([torch.randint(int(n), ()) for n in data.size])
-        return SGD(learner, params, data._replace(start=data.start + later, size=torch.ones_like(data.size)), rnd, keys, public)
+        return SGD(learner, params, data._replace(x=data.x + torch.randn_like(data.x)), rnd, keys, public)
 
 
 @pytest.mark.parametrize("wrap", [lambda local: local, lambda local: Weigh(local, 4)])
 def test_local_training_that_reads_other_clients_rows_is_refused(wrap: Any) -> None:
-    for mixing in (Centred(), Shuffled()):
+    for mixing in (Centred(), Jittered()):
         with pytest.raises(UsageError, match="beside others than alone"):
             run(through(Clip(1.0), Gaussian(1.0), local=wrap(mixing)))
     assert run(through(Clip(1.0), Gaussian(1.0), local=wrap(Centred(everybody=False)))).epsilon is not None

@@ -84,8 +84,8 @@ def account_of(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAc
 def charge(run: Run, account: RunAccount | None, now: Snapshot, total: Tensor | None) -> int:
     """Pay for this round's noise before it is drawn, or before a sum that holds it is opened; how many have been paid for by now.
 
-    Fast noise repeats, so the same sum in the same round of the same run is the same release, and paid for once; one that differs
-    in a single bit is paid for again.
+    Fast noise repeats, so the same sum in the same round of the same run is the same release, and paid for once. One that differs
+    in a single bit raises `DrawnBefore`: it needs a cohort and noise of its own.
     """
     if account is None:
         return now.charges + 1
@@ -100,5 +100,5 @@ def charge(run: Run, account: RunAccount | None, now: Snapshot, total: Tensor | 
         again = as_charged(run.plan, round + 1, account.charges + 1)  # rounds that were drawn again count, too
         if spent(again, run.delta, again.rounds) > run.budget:
             raise BudgetSpent(f"the budget of this run, epsilon {run.budget:g}, would be exceeded")
-    account.charge(round, attempt)
+    account.charge(round, attempt, run.secure)
     return account.charges

@@ -127,6 +127,9 @@ def _attributes(value: object, *but: str) -> dict[str, object]:
     return {key: item for key, item in vars(value).items() if key not in but}
 
 
+_SIMPLE = (int, float, complex, str, bytes, bool, type(None))
+
+
 def _is_empty(cell: CellType) -> bool:
     try:
         return cell.cell_contents is None
@@ -135,7 +138,7 @@ def _is_empty(cell: CellType) -> bool:
 
 
 def _plain(value: object) -> str:
-    """Numbers, words, tensors and what is made of them; other objects by their kind."""
+    """Numbers, words, tensors and what is made of them; other objects by their kind and the numbers and words that they hold."""
     if isinstance(value, Tensor):
         return hashlib.sha256(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
     if isinstance(value, dict):
@@ -144,7 +147,10 @@ def _plain(value: object) -> str:
         return str(sorted(_plain(item) for item in value))
     if isinstance(value, list | tuple):
         return str([_plain(item) for item in value])
-    return repr(value) if isinstance(value, int | float | complex | str | bytes | bool | None) else type(value).__qualname__
+    if isinstance(value, _SIMPLE):
+        return repr(value)
+    held = {} if isinstance(value, type | ModuleType) else getattr(value, "__dict__", {})  # a configuration that functions read
+    return f"{type(value).__qualname__} {sorted((str(key), repr(v)) for key, v in held.items() if isinstance(v, _SIMPLE))}"
 
 
 def _code(code: CodeType) -> str:

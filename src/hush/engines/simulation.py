@@ -33,7 +33,7 @@ from hush.local.flat import FlatModel
 from hush.names import pick
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
-from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
+from hush.privacy.ledger import BudgetSpent, DrawnBefore, Ledger, RunAccount
 from hush.privacy.plan import is_private, takes_turns
 from hush.privacy.settle import settle_privacy
 from hush.privacy.shares import SecureSum, as_run, refuse_shares_without_a_secure_sum
@@ -145,7 +145,7 @@ def _all_rounds(
     began = time.perf_counter() - now.seconds
     while now.round < run.rounds:
         try:
-            now, record, details = play_round(run, now, partial(charging.charge, run, account, now))
+            now, record, details = play_round(run, now, partial(_pay, account, now))
         except BudgetSpent as enough:
             stopped = f"budget: in round {now.round + 1} of {run.rounds_planned} {enough}"
             if now.round == 0:
@@ -338,10 +338,28 @@ def start(run: Run, folder: RunDir | None, resume: bool) -> tuple[Snapshot, list
     return now, folder.keep_rounds("rounds.jsonl", now.round)
 
 
-def play_round(
-    run: Run, now: Snapshot, charge: Callable[[Tensor | None], int] | None = None
-) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
-    """One round, and what may be published of it, and what may not. `charge` pays for it between the sum and the noise."""
+def _pay(account: RunAccount | None, now: Snapshot, run: Run, total: Tensor | None) -> int:
+    return charging.charge(run, account, now, total)
+
+
+Pay = Callable[[Run, Tensor | None], int]
+"""Charges a round, and says how many were by now."""
+
+
+def play_round(run: Run, now: Snapshot, charge: Pay | None = None) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
+    """One round, and what may be published of it, and what may not. `charge` pays for it between the sum and the noise.
+
+    A round that was released before with another sum (rounding on a GPU, a generator that Hush knows nothing of) is drawn afresh,
+    cohort and noise: the same noise under both would be no noise on their difference.
+    """
+    try:
+        return _play_round(run, now, charge)
+    except DrawnBefore as why:
+        warnings.warn(f"{str(why).capitalize()}: it is drawn afresh, and charged again.", stacklevel=2)
+        return _play_round(replace(run, secret=Secret.fresh(), secure=True), now, charge)
+
+
+def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
     rnd = run.round(now.round)
     ids, cohort_state = run.cohort.draw(now.counted, run.train.count, now.cohort_state, run.secret)
     if run.dropout and run.federation is None:
@@ -349,7 +367,7 @@ def play_round(
     recorder = Recorder(rnd.cohort)
     method = watched(run.method, recorder) if run.diagnostics else run.method
     public = method.prepare(now.params, now.state, rnd, run.server)
-    pay = charge if charge is not None else lambda total: now.charges + 1
+    pay: Callable[[Tensor | None], int] = partial(charge, run) if charge is not None else lambda total: now.charges + 1
     if run.federation is None:
         total = plain_sum(run, method, now.params, ids, rnd, public, recorder)
         summed = Summed(total, pay(total))

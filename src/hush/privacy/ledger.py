@@ -47,6 +47,10 @@ class BudgetSpent(HushError):
     """The next round would exceed the budget of its population."""
 
 
+class DrawnBefore(HushError):
+    """This round of this run was released with another sum: the same noise again would show how the two differ."""
+
+
 class Ledger:
     """One file. Open it, set budgets, charge rounds, read what was spent.
 
@@ -173,8 +177,11 @@ class Ledger:
         if budgeted:
             pick(dict.fromkeys(budgeted), population, f"population of {self.path} (enrol it with hush ledger create)")
 
-    def charge(self, run: str, population: str, phase: Phase, round: int, attempt: str) -> None:
-        """One round, on disk when this returns; the same attempt at the same round is charged once."""
+    def charge(self, run: str, population: str, phase: Phase, round: int, attempt: str, fresh: bool = True) -> None:
+        """One round, on disk when this returns; the same attempt at the same round is charged once.
+
+        Noise that is not `fresh`, but made again from the key of the run, is for one sum in a round.
+        """
         told = phase_to_dict(replace(phase, rounds=1))
         with self._transaction():
             self._catch_up()
@@ -185,6 +192,8 @@ class Ledger:
                 raise LedgerError(f"{self.path} knows the run {run} with another plan: a run cannot change what it releases.")
             if (round, attempt) in own.drawn:
                 return  # the very same draws, from the same key over the same sum: nothing new is released
+            if not fresh and round in own.rounds:
+                raise DrawnBefore(f"round {round + 1} of this run was released before, with another sum")
             if not (pool.fits(run, 0, again=1) if round in own.rounds else self._fits(pool, run)):
                 figure = f"epsilon {pool.epsilon:g} at delta={pool.delta:.1e}"
                 raise BudgetSpent(f"the budget of '{population}', {figure}, would be exceeded")
@@ -346,9 +355,9 @@ class RunAccount:
     new: bool = False
     """Whether nobody had enrolled the population before: it has no budget."""
 
-    def charge(self, round: int, attempt: str) -> None:
+    def charge(self, round: int, attempt: str, fresh: bool = True) -> None:
         """Charge a round before its noise is drawn. `attempt` names the draw: the same one is paid for once."""
-        self.ledger.charge(self.run, self.population, self.phase, round, attempt)
+        self.ledger.charge(self.run, self.population, self.phase, round, attempt, fresh)
 
     def has_paid(self, round: int, attempt: str) -> bool:
         """Whether this very draw was paid for."""
