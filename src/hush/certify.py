@@ -244,7 +244,8 @@ def _plan(path: Path, certificate: dict[str, Any]) -> Check:
         enrolled = Enrolled(clients, dim=certificate.get("configuration", {}).get("parameters"))
         if told.unit is Unit.RECORD:  # how many records the clients hold is known from the data alone
             enrolled = Enrolled(clients, told.population, dim=told.parameters)
-        delta = spec.delta if spec.delta is not None or told.unit is Unit.CLIENT else certificate["guarantee"]["delta"]
+        shared = told.unit is Unit.RECORD or spec.ledger is not None  # the data's, or its population's
+        delta = certificate["guarantee"]["delta"] if shared and spec.delta is None else spec.delta
         budget = experiment.budget
         settled = settle_privacy(method, experiment.cohort, enrolled, experiment.rounds, budget, delta, spec.dropout)
         assert settled.plan is not None

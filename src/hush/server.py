@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hush.checks import check_number, check_share
 from hush.core import ServerUpdate, State, scope, within
 from hush.errors import UsageError
 
@@ -16,6 +17,9 @@ class Average(ServerUpdate):
     """theta <- theta - lr * update. With lr=1 this is federated averaging (McMahan et al. 2017)."""
 
     lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("server_lr", self.lr, above=0)
 
     def step(self, params: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
         return params - self.lr * update, state
@@ -32,12 +36,23 @@ class Momentum(ServerUpdate):
     lr: float = 1.0
     beta: float = 0.9
 
+    def __post_init__(self) -> None:
+        check_number("server_lr", self.lr, above=0)
+        check_share("server_momentum", self.beta)
+
     def init(self, params: Tensor) -> State:
         return {"u": torch.zeros_like(params)}
 
     def step(self, params: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
         u = self.beta * state["u"] + update
         return params - self.lr * u, {"u": u}
+
+
+def _check_adam(lr: float, beta: float, beta2: float, kappa: float) -> None:
+    check_number("server_lr", lr, above=0)
+    check_number("kappa", kappa, above=0)
+    check_share("server_momentum", beta)
+    check_share("server_beta2", beta2)
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,9 @@ class Adam(ServerUpdate):
     beta: float = 0.9
     beta2: float = 0.99
     kappa: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check_adam(self.lr, self.beta, self.beta2, self.kappa)
 
     def init(self, params: Tensor) -> State:
         return {"u": torch.zeros_like(params), "v": torch.full_like(params, self.kappa**2)}
@@ -71,10 +89,7 @@ class FedSpaAdam(ServerUpdate):
     kappa: float = 1e-3
 
     def __post_init__(self) -> None:
-        if not (0 <= self.beta < 1 and 0 <= self.beta2 < 1):
-            raise UsageError("server_momentum and server_beta2 must lie in [0, 1).")
-        if not (self.kappa > 0 and self.lr > 0):
-            raise UsageError("server_lr and kappa must be positive.")
+        _check_adam(self.lr, self.beta, self.beta2, self.kappa)
 
     def init(self, params: Tensor) -> State:
         return {"u": torch.zeros_like(params), "v": torch.full_like(params, self.kappa**2)}

@@ -54,8 +54,15 @@ def compare(methods: Annotated[list[str], typer.Argument(help="Two or more metho
     names = list(dict.fromkeys(methods))
     if len(names) < 2:
         raise UsageError("A comparison needs two different methods or more; hush run trains one.")
-    specs = on_the_same_clients([flags.spec(name, shared=names) for name in names])
+    asked = [flags.spec(name, shared=names) for name in names]
+    specs = on_the_same_clients(asked)
     experiments = [resolve(spec, lenient=True) for spec in specs]
+    if specs != asked:
+        first = experiments[0]
+        say(
+            "note: with a method that protects records, all take its setting: "
+            f"{first.population:,} clients, {first.cohort.size:g} a round, {first.rounds:,} rounds, unless you give them"
+        )
     for spec, experiment in zip(specs, experiments, strict=True):
         if spec.secure and experiment.secure_sum is None:
             say(f"note: {spec.method} has no noise, so it is summed in the clear")
@@ -97,6 +104,10 @@ def _empty_folder(given: Path | None, name: str) -> RunDir:
         tries = (Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
         given = next(path for path in tries if not path.exists())
     folder = RunDir(given)
+    if given.exists() and not given.is_dir():
+        raise UsageError(f"{given} is a file, and a run needs a folder: choose another --out.")
+    if not folder.started and given.is_dir() and any(RunDir(inside).started for inside in given.iterdir() if inside.is_dir()):
+        raise UsageError(f"{given} is a folder of other runs: choose another --out, such as {given / name}.")
     if folder.started:
         raise UsageError(f"{given} already holds a run: use hush run --resume {given}, or another --out.")
     return folder
@@ -249,7 +260,8 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
         sent, got = row["uplink_bytes_per_client"] / 1e6, row["downlink_bytes_per_client"] / 1e6
         took = row["estimated_seconds"]
         print(
-            f"{row['method']}: {row['rounds']} rounds, {row['parameters']:,} parameters, {privacy}; "
+            f"{row['method']}: {row['rounds']:,} rounds of {row['cohort']:g} of {row['clients']:,} clients, "
+            f"{row['parameters']:,} parameters, {privacy}; "
             f"{sent:.3g} MB up and {got:.3g} MB down per client; about {_duration(took)}"
         )
         print(f"  with {' '.join(f'{key}={value}' for key, value in row['settings'].items()) or 'no settings but its own'}")

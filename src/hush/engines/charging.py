@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
 from hush.engines.rundir import IDENTITY, LEDGER, RunDir
 from hush.errors import DataError, NoGuarantee, UsageError
-from hush.privacy.accountant import spent
+from hush.privacy.accountant import fits
 from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
 from hush.privacy.plan import is_private
 from hush.privacy.settle import as_charged
@@ -31,6 +32,20 @@ def refuse_idle_ledger(method: Method, plan: Plan | None, ledger: object, popula
         )
     if population is not None and ledger is None:
         raise UsageError("A population is who a ledger keeps account of: give the ledger, too (ledger=..., --ledger FILE).")
+
+
+def delta_of(ledger: Ledger | Path | str | None, population: str) -> float | None:
+    """The delta of the budget that a run will be held to, where its ledger has one: what is said of the run is said at that."""
+    if ledger is None or isinstance(ledger, Ledger):
+        pool = None if ledger is None else ledger.populations.get(population)
+        return pool.delta if pool is not None else None
+    if not Path(ledger).is_file():
+        return None
+    opened = Ledger(ledger)
+    try:
+        return delta_of(opened, population)
+    finally:
+        opened.close()
 
 
 def refuse_uncharged(run: Run, done: Result) -> None:
@@ -98,7 +113,7 @@ def charge(run: Run, account: RunAccount | None, now: Snapshot, total: Tensor | 
         return account.charges
     if run.budget is not None and run.plan is not None and run.delta is not None and account.charges > round:
         again = as_charged(run.plan, round + 1, account.charges + 1)  # rounds that were drawn again count, too
-        if spent(again, run.delta, again.rounds) > run.budget:
+        if not fits(again, run.delta, again.rounds, run.budget):
             raise BudgetSpent(f"the budget of this run, epsilon {run.budget:g}, would be exceeded")
     account.charge(round, attempt, run.secure)
     return account.charges

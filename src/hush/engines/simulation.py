@@ -215,6 +215,8 @@ def set_up(
         raise UsageError(f"{method.name} learns from public examples and the task has none: give it some (public=N, --public N).")
     method = fitted(method, learner, public)
     enrolled = task.enrolled
+    if delta is None and (privacy is None or privacy.delta is None) and is_private(method):
+        delta = charging.delta_of(ledger, population or task.name)
     method, plan, delta, allowed, refused = settle_privacy(method, cohort, enrolled, rounds, privacy, delta, dropout)
     if isinstance(cohort, Bounded) and cohort.lasts(train.count) < rounds:
         warnings.warn(cohort.too_short(train.count, rounds), stacklevel=2)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hush.checks import MANY, check_number
 from hush.core import LocalUpdate, Public, Round, Shard, Trained
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
@@ -66,13 +67,11 @@ class DpSgd(LocalUpdate):
     blur_limit: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.lr < math.inf:
-            raise UsageError(f"lr must be positive, not {self.lr:g}.")
+        check_number("lr", self.lr, above=0)
         for name in ("batch_size", "steps", "every"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if self.noise is not None and not 0 <= self.noise < math.inf:
-            raise UsageError(f"noise must be a positive number, or 0 for none, not {self.noise:g}.")
+            check_number(name, getattr(self, name), least=1, most=MANY)
+        if self.noise is not None and not (self.noise == 0 or 1e-9 <= self.noise <= 1e9):
+            raise UsageError(f"noise must be a positive number, from 1e-9 to 1e9, or 0 for none, not {self.noise:g}.")
         if not 0 <= self.momentum < 1:
             raise UsageError(f"momentum must lie in [0, 1), not {self.momentum:g}.")
         if not self.decay > 0:

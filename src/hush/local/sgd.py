@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hush.checks import MANY, check_number
 from hush.core import LocalUpdate, Public, Round, Shard, Trained
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
@@ -43,8 +44,10 @@ class Sgd(LocalUpdate):
     """The norm that BLUR keeps an update within; None: the clip that follows, whatever it is today."""
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise UsageError(f"lr must be positive, not {self.lr:g}.")
+        check_number("lr", self.lr, above=0)
+        for name, value in (("batch_size", self.batch_size), ("local_epochs", self.epochs), ("local_steps", self.steps)):
+            if value is not None:
+                check_number(name, value, least=1, most=MANY)
         if self.batch_size < 1 or self.every < 1:
             raise UsageError("batch_size and lr_decay_every must be at least 1.")
         if (self.epochs is None) == (self.steps is None):

@@ -36,7 +36,7 @@ KNOWN: dict[str, Known] = {
     "max_local_steps": Known("the most batches a client trains on in a round, whatever its size"),
     "prox": Known("FedProx's pull towards the global model", 0.0),
     "blur": Known("BLUR's pull on updates that leave blur_limit while they are trained", 0.0),
-    "blur_limit": Known("the norm that BLUR pulls back to", None, "the clip"),
+    "blur_limit": Known("the norm that BLUR pulls back to", None, "the clip, if any"),
     "sparsity": Known("LUS: the share of every layer that a client drops, the least salient; noise covers all the same", 0.0),
     "weight_cap": Known("weigh clients by min(examples, cap)/cap; only bounded weights have a bound", None, "all alike"),
     "server": Known("average, momentum, adam or fed-spa", "average"),

@@ -18,6 +18,7 @@ REPORTED_STEP = 1e-4
 """Discretisation of the privacy loss for figures that are printed."""
 QUICK_STEP = 1e-3
 """The same while training or searching: a little larger, never smaller."""
+_SMALL = 0.1
 
 
 def account(plan: Plan, delta: float, step: float = REPORTED_STEP) -> Guarantee:
@@ -40,7 +41,17 @@ def spent(plan: Plan, delta: float, rounds: int, step: float = QUICK_STEP) -> fl
     """Epsilon after the first `rounds` rounds of the plan."""
     check_delta(delta)
     refuse_without_proof(plan)
-    return _epsilon(plan, _loss(plan.first(rounds), step), delta) if rounds else 0.0
+    if not rounds:
+        return 0.0
+    epsilon = _epsilon(plan, _loss(plan.first(rounds), step), delta)
+    if step > REPORTED_STEP and epsilon < _SMALL:  # of so little the quick grid makes much
+        epsilon = min(epsilon, spent(plan, delta, rounds, REPORTED_STEP))
+    return epsilon
+
+
+def fits(plan: Plan, delta: float, rounds: int, epsilon: float) -> bool:
+    """Whether so many rounds of the plan spend at most `epsilon`."""
+    return spent(plan, delta, rounds) <= epsilon or spent(plan, delta, rounds, REPORTED_STEP) <= epsilon
 
 
 def profile(plan: Plan, eps: np.ndarray, step: float = QUICK_STEP) -> np.ndarray:
@@ -61,7 +72,7 @@ def _loss(plan: Plan, step: float) -> Loss:
     try:
         return _cached_loss(plan, step)
     except OverflowError:
-        raise NoGuarantee(f"At noise {plan.noise_multiplier:g} no finite epsilon holds.", "Raise the noise.") from None
+        raise NoGuarantee(f"At noise {plan.noise_multiplier:g} we can prove no finite epsilon.", "Raise the noise.") from None
 
 
 @lru_cache(maxsize=32)
@@ -75,7 +86,9 @@ def _epsilon(plan: Plan, loss: Loss, delta: float) -> float:
     except OverflowError:  # so little noise that the loss leaves the range of floating point
         epsilon = math.inf
     if not math.isfinite(epsilon):
-        raise NoGuarantee(f"At noise {plan.noise_multiplier:g} no finite epsilon holds at delta={delta:.1e}.", "Raise the noise.")
+        raise NoGuarantee(
+            f"At noise {plan.noise_multiplier:g} we can prove no finite epsilon at delta={delta:.1e}.", "Raise the noise, or delta."
+        )
     return max(epsilon, 0.0)
 
 
@@ -91,9 +104,9 @@ def calibrate(plan: Plan, epsilon: float, delta: float) -> float:
 
     refuse_without_proof(plan)
 
-    def excess(log_noise: float) -> float:
+    def excess(log_noise: float, step: float = QUICK_STEP) -> float:
         try:
-            return spent(plan.with_noise(math.exp(log_noise)), delta, plan.rounds) - epsilon
+            return spent(plan.with_noise(math.exp(log_noise)), delta, plan.rounds, step) - epsilon
         except NoGuarantee:  # so little noise that no epsilon is finite
             return _TOO_MUCH
 
@@ -106,23 +119,30 @@ def calibrate(plan: Plan, epsilon: float, delta: float) -> float:
         high, low = low, low - 0.5
         if low < math.log(1e-2):  # so loose a budget that hardly any noise is needed
             return math.exp(high)
-    noise = math.exp(optimize.brentq(excess, low, high, xtol=1e-4))
+    found = optimize.brentq(excess, low, high, xtol=1e-4)
+    step = QUICK_STEP
+    if excess(found, REPORTED_STEP) < -0.02 * epsilon:  # the quick grid is too coarse for so small an epsilon
+        step, low = REPORTED_STEP, found
+        while excess(low, step) <= 0:
+            low -= 0.5
+        found = optimize.brentq(excess, low, found, args=(step,), xtol=1e-4)
+    noise = math.exp(found)
     digits = 3 - math.floor(math.log10(noise))
     unit = 10.0**-digits
     noise = round(math.ceil(noise / unit) * unit, digits)
-    while excess(math.log(noise)) > 0 or spent(plan.with_noise(noise), delta, plan.rounds, REPORTED_STEP) > epsilon:
+    while excess(math.log(noise), step) > 0 or excess(math.log(noise), REPORTED_STEP) > 0:
         noise = round(noise + unit, digits)
     return noise
 
 
 def rounds_within(plan: Plan, epsilon: float, delta: float) -> int:
     """How many of the plan's rounds fit into the budget; the next one would exceed it."""
-    if spent(plan, delta, plan.rounds) <= epsilon:
+    if fits(plan, delta, plan.rounds, epsilon):
         return plan.rounds
     low, high = 0, plan.rounds
     while high - low > 1:
         middle = (low + high) // 2
-        if spent(plan, delta, middle) <= epsilon:
+        if fits(plan, delta, middle, epsilon):
             low = middle
         else:
             high = middle

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from hush.checks import check_number
 from hush.errors import UsageError
 
 
@@ -94,16 +95,19 @@ class Budget:
     delta: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.epsilon < float("inf"):
-            raise UsageError(f"epsilon must be a positive number, not {self.epsilon:g}.")
+        check_number("epsilon", self.epsilon, above=0)
+        if self.delta is not None:
+            check_delta(self.delta)
 
 
 def default_delta(clients: int) -> float:
     """n^-1.1: below 1/n, at which publishing one client outright would be allowed."""
+    if clients < 2:
+        raise UsageError(f"Of {clients} there is no default delta, which is n^-1.1: give one (delta=..., --delta).")
     return 1.0 / math.pow(clients, 1.1)
 
 
 def check_delta(delta: float) -> None:
     """Refuse what is not a probability."""
-    if not 0 < delta < 1:
-        raise UsageError(f"delta must lie between 0 and 1, not {delta:g}.")
+    if not (isinstance(delta, int | float) and 0 < delta < 1):
+        raise UsageError(f"delta must lie between 0 and 1, not {delta!r}.")

@@ -151,6 +151,10 @@ def _unsampled_shift(plan: Plan, phase: Phase) -> float:
     return one * math.sqrt(phase.times)
 
 
+_SELDOM = 1e-10
+"""Who is drawn less often is accounted as drawn so often, which can only cost more: 1 - rate must not be 1."""
+
+
 def _distribution(plan: Plan, phase: Phase, step: float) -> tuple[Any, str]:
     """One phase's composed privacy loss, and its name."""
     sampling, kinds = phase.sampling, {type(release.noise) for release in phase.releases}
@@ -164,13 +168,13 @@ def _distribution(plan: Plan, phase: Phase, step: float) -> tuple[Any, str]:
     reach, gap = shift(plan, phase, Relation.ADD_REMOVE), shift(plan, phase, Relation.REPLACE_ONE)
     if isinstance(sampling, PoissonSampling | SecretParticipation):
         name = "Poisson sampling" if isinstance(sampling, PoissonSampling) else "secret participation"
-        one = _poisson(1.0 / reach, sampling.rate, plan.relation is Relation.REPLACE_ONE, step)
+        one = _poisson(1.0 / reach, max(sampling.rate, _SELDOM), plan.relation is Relation.REPLACE_ONE, step)
     elif isinstance(sampling, FixedSampling):
         name = "fixed-size sampling"
         if plan.relation is Relation.ADD_REMOVE:  # exactly Poisson's pair at the doubled shift (Lebeda et al. 2024)
-            one = _poisson(1.0 / gap, sampling.rate, False, step)
+            one = _poisson(1.0 / gap, max(sampling.rate, _SELDOM), False, step)
         else:  # zero-out is bounded by replace-one: its victim's zero is one of the contributions it may be replaced by
-            one = _replaced_in_fixed_size(gap, sampling.rate, step)
+            one = _replaced_in_fixed_size(gap, max(sampling.rate, _SELDOM), step)
     else:
         raise NoGuarantee(f"{type(sampling).__name__} has no proved accounting.", "Sample with Poisson, FixedSize or Bounded.")
     with np.errstate(over="ignore"):  # where the library looks for tail bounds at orders that it then leaves out

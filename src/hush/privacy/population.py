@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from hush.privacy import renyi
-from hush.privacy.accountant import spent
+from hush.privacy.accountant import fits, spent
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.vocabulary import Phase, Plan
 
@@ -75,8 +75,10 @@ class Population:
         """Whether `more` rounds of a run, and `again` drawn again, stay within the budget."""
         if self.epsilon is None or self.delta is None:
             return True
-        figure = self.filtered(run, more, again) if self.adaptive else self.spent(self.delta, run, more, again)
-        return figure <= self.epsilon
+        if self.adaptive:
+            return self.filtered(run, more, again) <= self.epsilon
+        plan = self.plan(run, more, again)
+        return plan is None or fits(plan, self.delta, plan.rounds, self.epsilon)
 
 
 def filter_order(epsilon: float, delta: float) -> int:

@@ -119,10 +119,12 @@ def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
 def _table(values: dict[str, Any]) -> str:
     rows = []
     for key, value in values.items():
+        if value is None or value in ([], {}):
+            continue
         told = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         if isinstance(value, dict):
             told = ", ".join(f"{name} {item:,.6g}" if isinstance(item, float) else f"{name} {item}" for name, item in value.items())
-        shown = "none" if value is None else f"{value:,.6g}" if isinstance(value, float) else told
+        shown = f"{value:,.6g}" if isinstance(value, float) else told
         rows.append(f"<tr><td>{html.escape(key.replace('_', ' '))}</td><td>{html.escape(shown)}</td></tr>")
     return f"<table>{''.join(rows)}</table>"
 

@@ -39,7 +39,9 @@ class Dealt:
 def deal(raw: Raw, split: str, clients: int | None, validation: int, public: int, seed: int, evaluation: str) -> Dealt:
     """`raw` over `clients` (by nature: all of them, if None)."""
     examples = len(raw.train.x) + (len(raw.test.x) if evaluation == "clients" else 0)
-    if validation < 0 or public < 0 or validation + public >= examples:
+    if validation < 0 or public < 0:
+        raise UsageError(f"validation and public are numbers of examples, 0 or more, not {min(validation, public)}.")
+    if validation + public >= examples:
         raise UsageError(f"Of {examples:,} examples, {validation:,} for validation and {public:,} public are too many.")
     if (validation and raw.validation is not None) or (public and raw.public is not None):
         raise UsageError("The data set comes with validation or public examples of its own: ask for none of the clients'.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +17,9 @@ _MARGIN = (1.0 - ROUNDING) * (1.0 - 2.0**-20)
 _TINY = 2.0**-100
 """Far above what float32 rounds coarsely."""
 
-LEAST = 1e-9
-"""The smallest clip: entries whose squares float32 does not hold count as nothing in a norm, and must be nothing beside it."""
+LEAST, MOST = 1e-9, 1e18
+"""The smallest clip: entries whose squares float32 does not hold count as nothing in a norm, and must be nothing beside it.
+And the largest, whose square float32 holds."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Clip(Transform):
 
 def check_clip(norm: float) -> None:
     """Refuse what bounds nothing."""
-    if not LEAST <= norm < math.inf:
-        raise UsageError(f"clip must be a positive number, {LEAST:g} at least, not {norm:g}.")
+    if not LEAST <= norm <= MOST:
+        raise UsageError(f"clip must be a positive number, {LEAST:g} at least and {MOST:g} at most, not {norm:g}.")
 
 
 def shortened(x: Tensor, norms: Tensor, most: float, unit: float = 1.0, out: Tensor | None = None) -> Tensor:

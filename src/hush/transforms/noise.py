@@ -36,8 +36,8 @@ class Noise(Transform):
     plain, draws what the shares add up to."""
 
     def __post_init__(self) -> None:
-        if self.multiplier is not None and not (0 < self.multiplier < math.inf):
-            raise UsageError(f"noise must be a positive number, not {self.multiplier:g}.")
+        if self.multiplier is not None and not 1e-9 <= self.multiplier <= 1e9:
+            raise UsageError(f"noise must be a positive number, from 1e-9 to 1e9, not {self.multiplier:g}.")
 
     def after(self, incoming: Bound) -> Noise:
         if incoming.pending:

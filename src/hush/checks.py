@@ -1,0 +1,29 @@
+"""One sentence for a number that cannot be meant."""
+
+from __future__ import annotations
+
+import math
+
+from hush.errors import UsageError
+
+HUGE = 1e30
+"""More than any rate, pull or weight can be; float32 ends at 3e38."""
+
+MANY = 2**31 - 1
+"""More steps, epochs or examples than anybody waits for."""
+
+
+def check_number(name: str, value: object, above: float | None = None, least: float | None = None, most: float = HUGE) -> None:
+    """Refuse what is no number `above` or of at `least` something, and at `most` something else."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if is_number and (above is None or value > above) and (least is None or value >= least) and value <= most:  # type: ignore[operator]
+        return
+    low = f"above {above:g}" if above is not None else f"from {least:g}"
+    high = f" and at most {most:g}" if above is not None else f" to {most:g}"
+    raise UsageError(f"{name} must be a number {low}{high}, not {value!r}.")
+
+
+def check_share(name: str, value: object) -> None:
+    """Refuse what does not lie in [0, 1)."""
+    if not (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1):
+        raise UsageError(f"{name} must lie in [0, 1), not {value!r}.")
