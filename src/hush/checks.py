@@ -18,9 +18,9 @@ def check_number(name: str, value: object, above: float | None = None, least: fl
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     if is_number and (above is None or value > above) and (least is None or value >= least) and value <= most:  # type: ignore[operator]
         return
-    low = f"above {above:g}" if above is not None else f"from {least:g}"
-    high = f" and at most {most:g}" if above is not None else f" to {most:g}"
-    raise UsageError(f"{name} must be a number {low}{high}, not {value!r}.")
+    limits = "a positive number" if above == 0 else f"a number above {above:g}" if above is not None else f"a number from {least:g}"
+    end = f", {most:g} at most" if above is not None else f" to {most:,}"
+    raise UsageError(f"{name} must be {limits}{end}, not {value!r}.")
 
 
 def check_share(name: str, value: object) -> None:

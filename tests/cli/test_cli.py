@@ -403,3 +403,20 @@ def test_a_full_disk_gives_a_sentence_and_keeps_what_was_saved(tmp_path: Path) -
     assert "cannot be written" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "r").glob(".*draft"))
+
+
+def test_a_folder_of_runs_is_not_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A run written among others would hide them from hush certify."""
+    assert hush(capsys, "run", "fedavg", *FAST, "--out", str(tmp_path / "runs" / "a"))[0] == 0
+    code, _, err = hush(capsys, "run", "fedavg", *FAST, "--out", str(tmp_path / "runs"))
+    assert (code, "folder of other runs" in err) == (2, True), err
+    code, _, err = hush(capsys, "run", "fedavg", *FAST, "--out", str(tmp_path / "runs" / "a" / "result.json"))
+    assert (code, "is a file" in err) == (2, True), err
+
+
+def test_a_comparison_says_what_records_change_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = hush(capsys, "compare", "dp-fedavg", "fed-spa", "--rounds", "2", "--dry-run")
+    assert code == 0
+    assert "20 clients, 5 a round, 2 rounds" in err
+    assert out.count("2 rounds of 5 of 20 clients") == 2
+    assert "note" not in hush(capsys, "compare", "dp-fedavg", "fedavg", "--rounds", "2", "--dry-run")[2]

@@ -106,8 +106,11 @@ def test_fewer_test_examples_by_seed() -> None:
 
 
 def test_too_many() -> None:
-    for validation, public in ((200, 0), (-1, 0), (150, 60)):
+    for validation, public in ((200, 0), (150, 60)):
         with pytest.raises(UsageError, match="too many"):
+            deal(raw(), "iid", 5, validation, public, 0, "central")
+    for validation, public in ((-1, 0), (5, -2)):
+        with pytest.raises(UsageError, match="0 or more, not -"):
             deal(raw(), "iid", 5, validation, public, 0, "central")
     for validation, public in ((195, 0), (100, 99)):
         with pytest.raises(UsageError, match="examples take every client there is"):

@@ -18,7 +18,7 @@ from hush.errors import UsageError
 def check_pull(prox: float, blur: float, limit: float | None, lr: float) -> None:
     """Refuse a pull that pushes."""
     if not (0 <= prox < HUGE and 0 <= blur < HUGE):
-        raise UsageError("prox and blur must be numbers, and not negative.")
+        raise UsageError("prox and blur must be numbers, and must not be negative.")
     if blur * lr >= 1:  # then one step leaps over the model received, and from 2 on ever farther away
         raise UsageError(f"blur times lr must be below 1, not {blur * lr:g}: a step would pull past the model received.")
     if limit is not None and not limit > 0:

@@ -96,14 +96,14 @@ class Budget:
 
     def __post_init__(self) -> None:
         check_number("epsilon", self.epsilon, above=0)
-        if self.delta is not None:
-            check_delta(self.delta)
 
 
 def default_delta(clients: int) -> float:
     """n^-1.1: below 1/n, at which publishing one client outright would be allowed."""
     if clients < 2:
-        raise UsageError(f"Of {clients} there is no default delta, which is n^-1.1: give one (delta=..., --delta).")
+        raise UsageError(
+            f"The default delta, n^-1.1, is for two clients or records and more, not for {clients}: give one (--delta)."
+        )
     return 1.0 / math.pow(clients, 1.1)
 
 

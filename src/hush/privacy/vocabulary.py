@@ -333,10 +333,10 @@ class Plan:
         for release in (release for phase in self.phases for release in phase.releases):
             if not 0 < release.noise.std < math.inf:
                 raise UsageError(f"noise must be a positive number, not {release.noise.std:g}.")
-            if math.isfinite(release.bound.reach()) and not 1e-12 < release.noise.std / (release.bound.reach() or 1.0) < 1e12:
-                raise UsageError(f"noise of {release.noise.std:g} on what is at most {release.bound.reach():g} cannot be meant.")
             if math.isnan(release.bound.reach()) or release.bound.reach() <= 0:
                 raise UsageError(f"A bound must be a positive number, not {release.bound.reach():g}.")
+            if math.isfinite(release.bound.reach()) and not 1e-12 < release.noise.std / release.bound.reach() < 1e12:
+                raise UsageError(f"noise of {release.noise.std:g} on what is at most {release.bound.reach():g} cannot be meant.")
         if self.honest_min is not None and (self.honest_min < 1 or self.honest_min != int(self.honest_min)):
             raise UsageError(f"honest_min must be a whole number of at least 1, not {self.honest_min:g}.")
 

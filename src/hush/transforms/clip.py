@@ -17,9 +17,9 @@ _MARGIN = (1.0 - ROUNDING) * (1.0 - 2.0**-20)
 _TINY = 2.0**-100
 """Far above what float32 rounds coarsely."""
 
-LEAST, MOST = 1e-9, 1e18
+LEAST, MOST = 1e-9, 1e30
 """The smallest clip: entries whose squares float32 does not hold count as nothing in a norm, and must be nothing beside it.
-And the largest, whose square float32 holds."""
+And the largest, which float32 still holds with room to spare."""
 
 
 @dataclass(frozen=True)
