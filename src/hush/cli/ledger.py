@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from hush.checks import check_number
 from hush.cli import options
 from hush.cli.console import out, print_json
 from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
-from hush.privacy.guarantee import Relation, Unit, at_least, default_delta
+from hush.privacy.guarantee import Relation, Unit, at_least, check_delta, default_delta
 from hush.privacy.ledger import Ledger, LedgerError
 from hush.privacy.population import Population, filter_order
 
@@ -48,8 +49,10 @@ def create(
     size = clients if who is Unit.CLIENT else records
     if size is None:
         raise UsageError("Give --clients, or with --unit record --records: how many the smallest client holds.")
-    book = Ledger(file)
+    check_number("--clients" if who is Unit.CLIENT else "--records", size, least=1, most=10**15)
     chosen = delta if delta is not None else default_delta(size if who is Unit.CLIENT else size * (clients or 1))
+    check_delta(chosen)
+    book = Ledger(file)
     pool = book.set_budget(population, size, epsilon, chosen, kind, adaptive, change, who)
     if as_json:
         print_json(_row(pool))
