@@ -215,7 +215,8 @@ def figure2(args: argparse.Namespace) -> None:
 
 def norms_by_round(method: hush.Method, task: hush.Task, args: argparse.Namespace) -> dict[int, list[float]]:
     """What thirty clients would send, at some rounds of one private run."""
-    from hush.engines.simulation import play_round, set_up, start
+    from hush.engines.round import play_round
+    from hush.engines.simulation import set_up, start
     from hush.engines.summing import clients_of
 
     warnings.simplefilter("ignore")

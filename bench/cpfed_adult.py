@@ -28,7 +28,8 @@ from rich.progress import track
 import hush
 from hush import methods
 from hush.engines.evaluate import evaluate
-from hush.engines.simulation import play_round, set_up, start
+from hush.engines.round import play_round
+from hush.engines.simulation import set_up, start
 from hush.privacy.accountant import account
 
 DELTA, CLIENTS, COHORT, BATCH = 1e-4, 16, 10, 64

@@ -15,6 +15,7 @@ import hush
 from hush import Bound, Transform, UsageError
 from hush.certify import verify_run
 from hush.engines import charging, simulation
+from hush.engines import round as one_round
 from hush.privacy.ledger import Ledger
 from hush.secret import Secret
 from tests.conftest import make_task
@@ -213,11 +214,11 @@ def test_the_same_noise_is_never_put_on_two_sums(tmp_path: Path, monkeypatch: py
         book.close()
         return sum(run.charges for run in pool.runs.values())
 
-    first, right = released(), simulation.plain_sum
+    first, right = released(), one_round.plain_sum
     assert torch.equal(released(), first)  # the very same sums: one release, paid for once
     assert charges() == 2
     more = 1e-9 if by == "rounding" else 1.0
-    monkeypatch.setattr(simulation, "plain_sum", lambda *args: right(*args) + more)
+    monkeypatch.setattr(one_round, "plain_sum", lambda *args: right(*args) + more)
     other = released()
     assert charges() == 4
     # independent noise of std 50/8 on each of 53 weights in two rounds; the same noise would leave at most 2/8 on each

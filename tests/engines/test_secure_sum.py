@@ -15,8 +15,10 @@ import hush
 from hush import methods
 from hush.cohort import FixedSize, Poisson, Rotation, SecretParticipation
 from hush.core import Round, chain
-from hush.engines import simulation
+from hush.engines import simulation, summing
+from hush.engines.diagnostics import Recorder
 from hush.engines.federation import SecureRound
+from hush.engines.round import play_round
 from hush.engines.run import Run
 from hush.errors import NoGuarantee, UsageError
 from hush.own import OwnSecrets
@@ -45,7 +47,7 @@ def models(run: Run) -> list[torch.Tensor]:
     now, _ = simulation.start(run, None, False)
     after = []
     for _ in range(run.rounds):
-        now, _, _ = simulation.play_round(run, now)
+        now, _, _ = play_round(run, now)
         after.append(now.params)
     return after
 
@@ -80,9 +82,7 @@ def test_so_it_is_with_amortised_masks(cohort: hush.cohort.Cohort) -> None:
     if not isinstance(cohort, SecretParticipation):  # whose plain sum has no noise of those that send nothing else
         assert all(torch.equal(a, b) for a, b in zip(models(run), models(replace(run, federation=None)), strict=True))
     now, _ = simulation.start(run, None, False)
-    now, _, _ = simulation.play_round(
-        set_up(methods.cpfed_output(noise=1.0), cohort=cohort, secure_sum=SecureSum(masks="amortised")), now
-    )
+    now, _, _ = play_round(set_up(methods.cpfed_output(noise=1.0), cohort=cohort, secure_sum=SecureSum(masks="amortised")), now)
     each = (now.sent - 12 * (128 + 85)) / 12
     assert each == run.method.uplink(run.learner.dim).bytes + 85  # after the keys, a vector and an envelope are all
 
@@ -98,7 +98,7 @@ def test_amortised_masks_need_everybody_and_a_round_is_paid_before_it_begins() -
         set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), dropout=0.3, secure_sum=amortised)
     run = replace(set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), secure_sum=amortised), dropout=0.9)
     now, _ = simulation.start(run, None, False)
-    now, record, _ = simulation.play_round(run, now)
+    now, record, _ = play_round(run, now)
     assert "are missing" in record["broke_off"]
     assert (now.charges, now.aborted) == (1, 0)
     assert torch.equal(now.params, run.learner.initial())
@@ -183,7 +183,7 @@ def test_secret_participation_asks_everybody_and_is_amplified() -> None:
     assert everyone.plan is not None
     assert hush.account(run.plan, 1e-3).epsilon < 0.8 * hush.account(everyone.plan, 1e-3).epsilon
     now, _ = simulation.start(run, None, False)
-    now, _, _ = simulation.play_round(run, now)
+    now, _, _ = play_round(run, now)
     message = run.method.uplink(run.learner.dim)
     assert now.sent > 12 * message.bytes  # also those whose coin said no sent a vector: of noise
     assert now.sent < 12 * (message.bytes + 4000)
@@ -194,14 +194,14 @@ def test_those_whose_coin_says_no_add_noise_and_nothing_else() -> None:
     run = set_up(methods.dp_fedavg(noise=1e-4), cohort=SecretParticipation(4), rounds=1)
     quiet = models(run)
     ids, _ = run.cohort.draw(0, 12, {}, run.secret)
-    alone = simulation.plain_sum(
+    alone = summing.plain_sum(
         replace(run, federation=None),
         run.method,
         run.learner.initial(),
         ids,
         run.round(0),
         run.method.prepare(run.learner.initial(), {}, run.round(0), run.server),
-        simulation.Recorder(4),
+        Recorder(4),
     )
     grid = next(part for part in run.method.pipeline.parts if isinstance(part, Discretize))
     update = (run.learner.initial() - quiet[0]) * 4
@@ -230,7 +230,7 @@ def test_clients_vanish_at_every_moment_and_the_sum_is_of_those_who_sent() -> No
     run.federation.begin = spied  # type: ignore[method-assign]
     lost = 0
     for _ in range(6):
-        now, record, details = simulation.play_round(run, now)
+        now, record, details = play_round(run, now)
         assert "broke_off" not in record
         secure = rounds[-1]
         seen.append(secure.server.included)
@@ -290,7 +290,7 @@ def test_a_cohort_whose_round_broke_off_has_its_turn_again() -> None:
     now, _ = simulation.start(run, None, False)
     for _ in range(30):
         before = now.counted
-        now, _, _ = simulation.play_round(run, now)
+        now, _, _ = play_round(run, now)
         if now.counted > before:
             opened.append(asked[-1])
     assert 0 < now.aborted < 30

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from hush.cohort import Cohort
 from hush.core import Method
-from hush.engines.simulation import play_round, set_up, start
+from hush.engines.round import play_round
+from hush.engines.simulation import set_up, start
 from hush.engines.summing import clients_of
 from hush.local.flat import FlatModel
 from hush.privacy.vocabulary import Plan

@@ -16,8 +16,9 @@ from hush.audit.open_sketch import OpenSketch, opened
 from hush.cohort import Cohort
 from hush.core import LocalUpdate, Method, Public, Round, Shard, Trained
 from hush.engines.judge import clip_of
+from hush.engines.round import play_round
 from hush.engines.run import Run, Snapshot
-from hush.engines.simulation import play_round, set_up, start
+from hush.engines.simulation import set_up, start
 from hush.errors import NoGuarantee
 from hush.local.flat import FlatModel
 from hush.secret import Secret

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from hush.cohort import Cohort
 from hush.core import LocalUpdate, Method, Public, Round, Shard, Trained
-from hush.engines.simulation import play_round, set_up, start
+from hush.engines.round import play_round
+from hush.engines.simulation import set_up, start
 from hush.local.flat import FlatModel
 from hush.privacy.vocabulary import Plan
 from hush.random import keys_of, uniform

@@ -17,23 +17,22 @@ from torch import Tensor
 from hush.cohort import Bounded, Cohort, Poisson, Rotation
 from hush.core import LocalUpdate, Method, Server, Transform
 from hush.engines import charging
-from hush.engines.diagnostics import Recorder, client_spread, watched
 from hush.engines.evaluate import refuse_broken_metrics
 from hush.engines.federation import FEDERATIONS
 from hush.engines.fingerprint import arithmetic, fingerprint
-from hush.engines.judge import conclude, is_judged, judge
+from hush.engines.judge import conclude
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
 from hush.engines.result import Result
+from hush.engines.round import play_round
 from hush.engines.run import Run, Snapshot, pick_device
 from hush.engines.rundir import CHECKPOINT, RunDir
-from hush.engines.summing import Summed, plain_sum, secure_sum
-from hush.errors import Diverged, UsageError
+from hush.errors import UsageError
 from hush.local import frozen
 from hush.local.flat import FlatModel
 from hush.names import pick
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
-from hush.privacy.ledger import BudgetSpent, DrawnBefore, Ledger, RunAccount
+from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
 from hush.privacy.plan import is_private, takes_turns
 from hush.privacy.settle import settle_privacy
 from hush.privacy.shares import SecureSum, as_run, refuse_shares_without_a_secure_sum
@@ -342,76 +341,3 @@ def start(run: Run, folder: RunDir | None, resume: bool) -> tuple[Snapshot, list
 
 def _pay(account: RunAccount | None, now: Snapshot, run: Run, total: Tensor | None) -> int:
     return charging.charge(run, account, now, total)
-
-
-Pay = Callable[[Run, Tensor | None], int]
-"""Charges a round, and says how many were by now."""
-
-
-def play_round(run: Run, now: Snapshot, charge: Pay | None = None) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
-    """One round, and what may be published of it, and what may not. `charge` pays for it between the sum and the noise.
-
-    A round that was released before with another sum (rounding on a GPU, a generator that Hush knows nothing of) is drawn afresh,
-    cohort and noise: the same noise under both would be no noise on their difference.
-    """
-    try:
-        return _play_round(run, now, charge)
-    except DrawnBefore as why:
-        warnings.warn(f"{str(why).capitalize()}: it is drawn afresh, and charged again.", stacklevel=2)
-        return _play_round(replace(run, secret=Secret.fresh(), secure=True), now, charge)
-
-
-def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
-    rnd = run.round(now.round)
-    ids, cohort_state = run.cohort.draw(now.counted, run.train.count, now.cohort_state, run.secret)
-    if run.dropout and run.federation is None:
-        ids = ids[run.secret.coins("dropout", now.round, len(ids)) >= run.dropout]
-    recorder = Recorder(rnd.cohort)
-    method = watched(run.method, recorder) if run.diagnostics else run.method
-    public = method.prepare(now.params, now.state, rnd, run.server)
-    pay: Callable[[Tensor | None], int] = partial(charge, run) if charge is not None else lambda total: now.charges + 1
-    if run.federation is None:
-        total = plain_sum(run, method, now.params, ids, rnd, public, recorder)
-        summed = Summed(total, pay(total))
-    else:
-        summed = secure_sum(run, method, now, ids, rnd, public, recorder, pay)
-    _warn_of_nan(recorder)
-    params, state = now.params, now.state
-    if summed.total is not None:
-        params, state = method.finish(params, summed.total, state, rnd, public, run.secret)
-    if not bool(torch.isfinite(params).all()):
-        bad = int(sum(int((~torch.isfinite(norms)).sum()) for norms in recorder.update_norms))
-        raise Diverged(
-            f"The model became NaN or infinite in round {now.round + 1} of {run.rounds}: lower lr"
-            + (f", or look for NaN in the data ({bad} of its clients returned such)" if bad else "")
-            + ("" if is_private(run.method) else ", or choose a method that clips")
-            + "."
-        )
-    now = replace(
-        now,
-        round=now.round + 1,
-        params=params,
-        state=state,
-        cohort_state=cohort_state,
-        charges=summed.charges,
-        aborted=now.aborted + summed.broke_off,
-        sent=now.sent + summed.sent,
-        received=now.received + summed.received,
-        train_loss=recorder.train_loss if recorder.losses else now.train_loss,
-    )
-    now, record = judge(run, now)
-    if summed.why:
-        record["broke_off"] = summed.why
-    details: dict[str, Any] = {}
-    if run.diagnostics:
-        details = {"round": now.round, "un_noised": True} | recorder.summary()
-        if is_judged(run, now.round):
-            details |= client_spread(run.learner, run.method.model(now.params, now.state), run.train.shard(ids))
-    return now, record, details
-
-
-def _warn_of_nan(recorder: Recorder) -> None:
-    """Clients that are not finite contribute zero; where that is all of them, say so."""
-    norms = torch.cat(recorder.update_norms) if recorder.update_norms else torch.zeros(0)
-    if len(norms) and not bool(torch.isfinite(norms).any()):
-        warnings.warn("In some rounds every client returned NaN or infinity: check the data, or lower lr.", stacklevel=2)
