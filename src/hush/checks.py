@@ -23,6 +23,12 @@ def check_number(name: str, value: object, above: float | None = None, least: fl
     raise UsageError(f"{name} must be {limits}{end}, not {value!r}.")
 
 
+def check_noise(multiplier: float | None, none: bool = False) -> None:
+    """Refuse a noise multiplier that cannot be meant; one that is not known yet passes, and 0 where there may be `none`."""
+    if multiplier is not None and not (none and multiplier == 0) and not 1e-9 <= multiplier <= 1e9:
+        raise UsageError(f"noise must be a positive number, from 1e-9 to 1e9{', or 0 for none' * none}, not {multiplier:g}.")
+
+
 def check_share(name: str, value: object) -> None:
     """Refuse what does not lie in [0, 1)."""
     if not (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1):

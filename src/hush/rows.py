@@ -61,3 +61,10 @@ def wide(x: Tensor) -> Tensor:
 
 def _few(x: Tensor) -> Sequence[Tensor]:
     return torch.split(x, max(1, _COPIED // max(1, x.shape[1:].numel())))
+
+
+def places(start: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the examples lie of clients that begin at `start` and have `size` each, one after another, and whose each is."""
+    owner = torch.repeat_interleave(torch.arange(len(size), device=size.device), size)
+    first = torch.cumsum(size, 0) - size
+    return start[owner] + torch.arange(len(owner), device=size.device) - first[owner], owner

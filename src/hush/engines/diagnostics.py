@@ -16,7 +16,7 @@ from torch import Tensor
 from hush.core import Bound, Chain, Method, Public, Round, Server, Shard, State, Transform, Wire, is_ours
 from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
-from hush.rows import l2, total
+from hush.rows import l2, places, total
 from hush.secret import Secret
 from hush.transforms.adaptive import AdaptiveClip
 from hush.transforms.clip import Clip
@@ -163,9 +163,7 @@ def client_spread(learner: FlatModel, params: Tensor, shard: Shard, most: int = 
     start, size = start[size > 0], size[size > 0]
     if not len(size):
         return dict(empty)
-    owner = torch.repeat_interleave(torch.arange(len(size), device=size.device), size)
-    first = torch.cumsum(size, 0) - size
-    rows = start[owner] + torch.arange(len(owner), device=size.device) - first[owner]
+    rows, owner = places(start, size)
     correct = learner.scores(params, shard.x[rows], shard.y[rows]).correct
     if correct is None:
         return dict(empty)

@@ -14,6 +14,7 @@ from hush.errors import UsageError
 from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
 from hush.random import derive, keys_of
+from hush.rows import places
 
 
 def refuse_mixed_rows(
@@ -61,9 +62,7 @@ def refuse_mixed_training(run: Run, params: Tensor, ids: Tensor, rnd: Round, pub
 def _only(run: Run, ids: Tensor, dtype: torch.dtype) -> Shard:
     """These clients' data without anybody else's."""
     shard = run.train.shard(ids)
-    rows = torch.cat(
-        [torch.arange(int(a), int(a) + int(n), device=shard.x.device) for a, n in zip(shard.start, shard.size, strict=True)]
-    )
+    rows, _ = places(shard.start, shard.size)
     x, y = shard.x[rows], shard.y[rows]
     x, y = (v.to(dtype) if v.is_floating_point() else v for v in (x, y))
     return Shard(x, y, torch.cumsum(shard.size, 0) - shard.size, shard.size)

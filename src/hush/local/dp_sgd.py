@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hush.checks import MANY, check_number
+from hush.checks import MANY, check_noise, check_number
 from hush.core import LocalUpdate, Public, Round, Shard, Trained
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
@@ -70,8 +70,7 @@ class DpSgd(LocalUpdate):
         check_number("lr", self.lr, above=0)
         for name in ("batch_size", "steps", "every"):
             check_number(name, getattr(self, name), least=1, most=MANY)
-        if self.noise is not None and not (self.noise == 0 or 1e-9 <= self.noise <= 1e9):
-            raise UsageError(f"noise must be a positive number, from 1e-9 to 1e9, or 0 for none, not {self.noise:g}.")
+        check_noise(self.noise, none=True)
         if not 0 <= self.momentum < 1:
             raise UsageError(f"momentum must lie in [0, 1), not {self.momentum:g}.")
         if not self.decay > 0:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from hush.checks import check_noise
 from hush.core import Bound, Public, Round, State, Transform
 from hush.errors import UsageError
 from hush.names import pick
@@ -36,8 +37,7 @@ class Noise(Transform):
     plain, draws what the shares add up to."""
 
     def __post_init__(self) -> None:
-        if self.multiplier is not None and not 1e-9 <= self.multiplier <= 1e9:
-            raise UsageError(f"noise must be a positive number, from 1e-9 to 1e9, not {self.multiplier:g}.")
+        check_noise(self.multiplier)
 
     def after(self, incoming: Bound) -> Noise:
         if incoming.pending:
