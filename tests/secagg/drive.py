@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -207,6 +207,17 @@ def ring_of(around: dict[int, tuple[int, ...]]) -> list[int]:
         left = [j for j in around[ring[-1]] if j not in ring]
         ring.append(max(left, key=lambda j: len(set(around[j]) & set(around[ring[-1]]))))
     return ring
+
+
+def cuts_that_open(corrupted: Sequence[bool], graph: Graph, missing: int) -> Iterator[tuple[int, int]]:
+    """Where two runs begin, and the length of the arc between them, whose sum a server that does not wait for them may open: of
+    the runs only the corrupted answer, and so many of the others may be missing."""
+    clients, half = len(corrupted), graph.degree // 2
+    inside = np.convolve(np.tile(corrupted, 2), np.ones(half, dtype=int))[half - 1 : half - 1 + clients]
+    for size in range(1, clients - graph.degree):
+        other = np.roll(inside, -half - size)
+        fits = (np.minimum(inside, other) >= graph.threshold - half) & (graph.degree - inside - other <= missing)
+        yield from ((int(start), size) for start in np.flatnonzero(fits))
 
 
 def open_sum(

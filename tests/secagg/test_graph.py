@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from dataclasses import replace
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -77,17 +75,6 @@ def test_the_seed_hangs_on_the_session_and_on_every_key() -> None:
     others = [replace(session, round=8), replace(session, cohort=(0, 1, 2, 3)), replace(session, keys=digests[::-1])]
     others += [replace(session, keys=(*digests[:i], os.urandom(32), *digests[i + 1 :])) for i in range(4)]
     assert len({one.graph_seed for one in [session, *others]}) == 8
-
-
-def test_against_a_server_that_lies_each_try_of_a_ring_costs_time() -> None:
-    """Of a sparse graph: where all are neighbours, there is no ring to try for."""
-    roster = Roster(os.urandom(32), tuple(os.urandom(32) for _ in range(70)))
-    with patch("hashlib.scrypt", wraps=hashlib.scrypt) as slow:
-        for threat, size in (("curious", 70), ("malicious", 10)):
-            _ = Session(Terms(4, threat=threat), roster, 0, tuple(range(size))).graph_seed
-        assert not slow.called
-        _ = Session(Terms(4, threat="malicious"), roster, 0, tuple(range(70))).graph_seed
-        assert slow.called
 
 
 @pytest.mark.parametrize(("clients", "degree"), [(7, 6), (50, 8), (100, 12)])

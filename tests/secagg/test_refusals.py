@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
-from hashlib import sha256
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from hush.secagg import Aborted, BadMessage, Client, Refused, Roster, ServerRound, Terms, shamir
+from hush.secagg import Aborted, BadMessage, Client, Graph, Refused, Roster, ServerRound, Terms, shamir
 from hush.secagg.keys import RoundKeys
 from hush.secagg.messages import SEALED_BYTES, Kind, SignedKey, bitmap, vote_statement
 from hush.secagg.packing import reduced, unpack
@@ -757,8 +756,7 @@ def test_a_ring_told_different_survivors_in_different_places_opens_no_sum_below_
     """The ring is cut into four arcs, and each arc is told that five of its own vanished, and nobody else. Neighbours agree, for
     nearly all are of one arc; each list holds the 95 that must be in a sum. Yet 80 are in the one that is opened."""
     terms = Terms(2, dropout=0.05, corrupted=0, smallest=100, threat="malicious")
-    with patch("hashlib.scrypt", lambda told, **_: sha256(told).digest()):  # a hundred clients of one process need not be slow
-        world, current, letters, vectors = delivered(terms, 100)
+    world, current, letters, vectors = delivered(terms, 100)
     uploads = {number: world.people[number].answer(letter, vectors[number]) for number, letter in letters.items()}
     session, threshold = current.session, current.session.graph.threshold
     assert (session.graph.degree, threshold, session.fewest) == (12, 7, 95)
@@ -796,6 +794,39 @@ def test_a_ring_told_different_survivors_in_different_places_opens_no_sum_below_
         total = open_sum(current, uploads, own, lost)
         assert (total.astype(np.uint64) == true_sum(vectors, own, terms.bits)).all()
     assert not everything, f"a sum of {len(own)} clients lies open, and {session.fewest} were the fewest agreed on"
+
+
+@pytest.mark.parametrize("graph", [Graph(22, 11, complete=False), None], ids=["a threshold of half", "of now"])
+def test_a_server_that_keeps_letters_back_opens_no_arc(graph: Graph | None) -> None:
+    """An arc of forty is not given the letters of those outside, so that it masks with its own, and with those beside it that are
+    not waited for. Its clients near the edge notice, and answer nothing; but those further in, and those outside, who were given
+    all letters, show their shares of its seeds. What stops it is 2 t > degree + corrupted, of whom there are none here."""
+    terms = Terms(2, dropout=0.1, corrupted=0, smallest=100, threat="malicious")
+    with patch("hush.secagg.terms.graph_for", lambda *_: graph) if graph else nullcontext():
+        world, current, letters, vectors = delivered(terms, 100)
+        session, threshold, half = current.session, current.session.graph.threshold, current.session.graph.degree // 2
+    ring, beside = ring_of(current._around), threshold - half  # with fewer beside it the arc's first client would send no vector
+    arc, gone = set(ring[beside : beside + 40]), {*ring[:beside], *ring[beside + 40 : 2 * beside + 40]}
+    uploads, signed, shown = {}, {}, {}
+    for number, letter in letters.items():
+        kept = [piece for piece in pieces(letter) if int.from_bytes(piece[:4], "big") in arc | gone]
+        told = delivery(world, current, kept, to=number) if number in arc else letter
+        uploads[number] = world.people[number].answer(told, vectors[number])
+    for number in set(range(100)) - gone:
+        with suppress(Refused):
+            signed[number] = body_of(world.people[number].answer(world.survivors(session, set(range(100)) - gone, to=number)))
+    assert session.quorum <= len(signed) < 100 - len(gone)
+    for number in signed:
+        those = [j.to_bytes(4, "big") + signature for j, signature in signed.items() if j != number]
+        opened = body_of(world.people[number].answer(votes(world, current, those, to=number)))
+        for i, j in enumerate(current._held[number]):
+            shown.setdefault(j, {})[session.places[number] + 1] = opened[33 * i : 33 * (i + 1)]
+    enough = all(len(shown[number]) >= threshold for number in arc | gone)
+    if enough:
+        secret = {number: shamir.combine(dict(sorted(shown[number].items())[:threshold])) for number in arc | gone}
+        total = open_sum(current, uploads, {i: secret[i] for i in arc}, {i: secret[i] for i in gone})
+        assert (total.astype(np.uint64) == true_sum(vectors, arc, terms.bits)).all()
+    assert enough == (graph is not None), f"a sum of {len(arc)} clients, and {session.fewest} were the fewest agreed on"
 
 
 # -- messages that are not the server's, or not for this client ------------------------------------------------------------------

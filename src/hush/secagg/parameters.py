@@ -1,41 +1,40 @@
-"""How many neighbours a client has, and how many shares reconstruct a secret (Bell, Bonawitz, Gascon, Lepoint, Raykova 2020).
+"""How many neighbours a client has, and how many shares reconstruct a secret.
 
-SecAgg+ puts the clients on a ring in random order; each is the neighbour of the degree / 2 before and after it (a Harary graph),
-masks with its neighbours, and hands each of them a Shamir share of its two secrets, self seed and mask key. The bounds are those of
-`fcp/secagg/server/graph_parameter_finder.cc` in google-parfait/federated-compute.
+SecAgg+ (Bell, Bonawitz, Gascon, Lepoint, Raykova 2020) puts the clients on a ring in random order. Each is the neighbour of the h
+before and the h after it (a Harary graph of degree k = 2 h), masks with them, and hands each a Shamir share of its two secrets,
+self seed and mask key, of which t give it back. It holds no share of its own: its answer would be one more than is counted here.
 
-**A client is not its own neighbour.** The source's finder counts in the same way; its graph then has a self-loop on top
-(`secagg_server.cc`: "We add 1 to the computed degree to account for a self-edge"), and its clients keep and reveal a share of their
-own self seed. Here no client may hold a share of its own secrets: a malicious server tells a victim that it lives, and the victim's
-own answer is one more than 2 t > degree + corrupted allows for; where that sum is odd, it is the one that was missing.
+c = ceil(corrupted n) clients are corrupted, before the ring is drawn, and tell the server all they hold. **Whom it does not wait
+for a server may choose after it has seen the ring**; clients let no more than d = floor(dropout n) be missing in a sum.
 
-Let c = ceil(corrupted n) clients be corrupted and d = floor(dropout n) drop out, both chosen before the ring is drawn. Of the k
-neighbours of a place on the ring a hypergeometric number then belongs to such a group, and a union bound over the n places holds
-the probability of these events in a k-regular graph
+*What shows a part.* A part of the honest clients in the sum, not all of them, lies open when each of its self seeds does, and none
+of its clients is masked with an honest one in the sum outside the part. (So does a client with t corrupted neighbours.)
 
-* below 2^-41: the honest survivors are not connected through each other, so that the sum of a part of them shows. It takes two
-  runs of k / 2 consecutive clients that are all corrupted or gone;
-* below 2^-41: an honest client has too many corrupted neighbours. For "curious" that is t, who reconstruct its secrets by
-  themselves. For "malicious" it is 2 t - k: a server that tells some neighbours that the client lives, and others that it died,
-  gets an answer from each honest one and two from each corrupted one, and needs t for either secret;
-* below 2^-20: a client has fewer than t neighbours left, and the round fails, with nothing lost but the round.
+*"curious".* All mask with all their neighbours in the sum. Take a part that hangs together. The h places before its first client
+and the h after its last, two *runs*, hold only missing clients and corrupted ones, c1 and c2 of these: **c1 + c2 >= k - d**. The
+missing do not answer, so the first client's self seed has h + c1 shares at most, the last one's h + c2: **c1 + c2 >= 2 t - k**.
 
-The first two together are below 2^-40. **The threshold is over half of the degree**, which the source does not ask for against a
-curious server. Without it a server need not lie: it does not wait for two runs of k / 2 clients, and opens the sum of the arc
-between them, with the noise of few. With it the client beside such a run has too few neighbours left, and refuses.
+*"malicious".* The server may also keep letters back, so that a client masks with fewer, though with t. But one that misses the
+letter of a neighbour in the sum, a *torn* one, answers nothing, and all who answer do so for one list (a quorum signs it). Those of
+the part that have an outsider, honest and in the sum, for a neighbour are torn. Take a stretch of the ring between two outsiders
+that holds some of the part and no outsider. If all of the part on it are torn, so are their neighbours of the part. One of them,
+with b corrupted neighbours, g missing, s of the part and o others, masked with b + g + s >= t, and b + o >= t showed their share of
+its self seed: b >= 2 t - k. Otherwise take the first and the last on it that are not torn. The runs before the one and after the
+other hold only torn, missing and corrupted clients, and as above **c1 + c2 >= 2 t - k**.
 
-"malicious" is the source's "semi-malicious": the ring is drawn honestly, as it is when it follows from a hash of all signed keys.
-What the source does not say: such a server picks the dropouts after it has seen the ring, and then the first bound says nothing.
-The threshold still does. The honest client next to a run has k / 2 neighbours on its other side, so its self seed stays hidden
-unless the run holds t - k / 2 corrupted ones that answer; a cut takes two such runs, with 2 t - k corrupted among their k places.
-As all clients answer for the same list of survivors (a quorum of the whole cohort signs it), this has probability below
-(n - k - 1) / 2 * 2^-41, whoever is dropped: 2^-32 for a thousand clients.
+*The chance.* There are n (n - k - 1) / 2 pairs of runs with somebody between them on both sides; those around a single client are
+its neighbours. The k places of each hold a hypergeometric number of corrupted clients. `leak_bound` is the union bound. For
+"curious" it is below 2^-40 in each round, also in one that breaks off. A "malicious" server may try rings, with other cohorts and
+other keys of corrupted clients, as often as it can compute hashes: there it is below 2^-128 for each try, so that a ring which
+serves it is no easier to find than an AES key.
+
+*Failure.* Where d clients vanish by chance, the probability that somebody has fewer than t neighbours left is below 2^-20. It costs
+a round, and no privacy.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -43,8 +42,8 @@ from functools import lru_cache
 from hush.errors import UsageError
 from hush.names import pick
 
-SECURITY_BITS = 40
-"""The server learns more than the sum with probability below 2^-40."""
+SECURITY_BITS = {"curious": 40, "malicious": 128}
+"""The server learns more than the sum with probability below 2^-40 in a round, or 2^-128 for every ring that it tries."""
 FAILURE_BITS = 20
 """A round with no more dropouts than declared fails with probability below 2^-20."""
 SMALL = 64
@@ -53,7 +52,7 @@ LEAST_CLIENTS = 3
 """Of two, each knows the other's value from the sum."""
 THREATS = {
     "curious": "the server and the corrupted clients follow the protocol and pool what they see",
-    "malicious": "the server may also tell each client something else; the graph is drawn honestly",
+    "malicious": "the server may also tell each client something else, and try out graphs",
 }
 
 _LEAST_THRESHOLD = 2
@@ -101,26 +100,34 @@ def graph_for(clients: int, corrupted: float, dropout: float, threat: str = "cur
     return found
 
 
-def regular_graph(clients: int, corrupted: int, dropped: int, threat: str, over_half: bool = True) -> Graph | None:
-    """The k-regular graph of least even degree k < clients - 1 that keeps the module's three bounds, with its least threshold.
+def regular_graph(clients: int, corrupted: int, dropped: int, threat: str) -> Graph | None:
+    """The k-regular graph of least even degree k < clients - 1 that keeps the promises above.
 
-    `over_half=False` is the source's, whose threshold for a curious server may be half of the degree or less.
+    Its threshold is the largest that the dropouts allow: of what is to spare, all goes to privacy, since a failed round is seen.
     """
-    security = 2.0 ** -(SECURITY_BITS + 1) / clients  # half for the cut, half for the shares, and that for each client
-    failure = 2.0**-FAILURE_BITS / clients
-    degrees = range(2, clients - 1, 2)
-    # more neighbours make a cut less likely, so all from the first on pass
-    first = bisect_left(degrees, True, key=lambda k: log_cut(clients, corrupted + dropped, k) < -(SECURITY_BITS + 1) * math.log(2))
-    degree = 2 + 2 * first
-    while degree < clients - 1:
-        low = _least_threshold(degree, worst_case(clients, corrupted, degree, security), threat)
-        low = max(low, degree // 2 + 1) if over_half else low
-        high = degree - worst_case(clients, dropped, degree, failure)
-        if low <= high:
-            return Graph(degree, low, complete=False)
-        # A neighbour more is at most a survivor more and never lowers `low`, so nothing is skipped that would have done.
-        degree += low - high + (low - high) % 2
+    lost = 0
+    for degree in range(2, clients - 1, 2):
+        while clients * tail(clients, dropped, degree, lost + 1) >= 2.0**-FAILURE_BITS:
+            lost += 1  # and no fewer of more neighbours
+        graph = Graph(degree, degree - lost, complete=False)
+        safe = leak_bound(graph, clients, corrupted, dropped, threat) < 2.0 ** -SECURITY_BITS[threat]
+        if safe and graph.threshold >= _LEAST_THRESHOLD:
+            return graph
     return None
+
+
+def leak_bound(graph: Graph, clients: int, corrupted: int, dropped: int, threat: str) -> float:
+    """A bound on the probability, over the ring, that the server can learn more than the sum, whomever it does not wait for.
+
+    0 where it is certain that it cannot: in a complete graph, and where the corrupted are too few to fill two runs.
+    """
+    if graph.complete:
+        return 0.0
+    degree, threshold = graph.degree, graph.threshold
+    least = 2 * threshold - degree
+    if threat == "curious":
+        least = min(threshold, max(least, degree - dropped))
+    return min(1.0, clients * (clients - degree - 1) / 2 * tail(clients, corrupted, degree, least))
 
 
 def complete_graph(clients: int, corrupted: int, dropped: int, threat: str) -> Graph | None:
@@ -133,7 +140,8 @@ def complete_graph(clients: int, corrupted: int, dropped: int, threat: str) -> G
     corrupted ones hold the other kind as well: the secret that must stay hidden does when c < t.
 
     *"malicious".* Of the n - 1 holders of a client's shares, the n - 1 - c honest ones answer for one secret and the corrupted for
-    both: n - 1 + c answers at most, of which t for each secret are needed. Hence 2 t > n - 1 + c, and that implies t > c.
+    both: n - 1 + c answers at most, of which t for each secret are needed. Hence 2 t > n - 1 + c, and that implies t > c. Nor does
+    it help to keep letters back: a part that is masked with nobody outside it is torn as a whole, as above.
 
     Honest survivors are always connected, and there are at least two of them: c + 1 <= t <= n - 1 - d.
 
@@ -142,27 +150,11 @@ def complete_graph(clients: int, corrupted: int, dropped: int, threat: str) -> G
     failed round is seen and repeated, and a leak is neither. For "malicious" t is over half of the holders already: the least one.
     """
     holders = clients - 1
-    low, high = _least_threshold(holders, corrupted, threat), holders - dropped
+    least = corrupted + 1 if threat == "curious" else (holders + corrupted) // 2 + 1
+    low, high = max(least, _LEAST_THRESHOLD), holders - dropped
     if low > high:
         return None
     return Graph(holders, (low + high + 1) // 2 if threat == "curious" else low, complete=True)
-
-
-def log_cut(clients: int, removed: int, degree: int) -> float:
-    """Log of a bound on the probability that the ring falls apart when `removed` clients, independent of it, are taken out.
-
-    A cut takes two runs of degree / 2 removed clients with somebody between them on both sides: n (n - k - 1) / 2 pairs of runs,
-    and a given set of k places is removed with probability C(removed, k) / C(n, k).
-    """
-    if degree > removed:
-        return -math.inf
-    pairs = math.log(clients) + math.log(clients - degree - 1) - math.log(2)
-    return pairs + _log_choose(removed, degree) - _log_choose(clients, degree)
-
-
-def worst_case(clients: int, marked: int, degree: int, probability: float) -> int:
-    """The least m such that a place on the ring has more than m marked neighbours with less than this probability."""
-    return bisect_left(range(min(marked, degree)), True, key=lambda m: tail(clients, marked, degree, m + 1) < probability)
 
 
 def tail(clients: int, marked: int, degree: int, least: int) -> float:
@@ -181,12 +173,6 @@ def tail(clients: int, marked: int, degree: int, least: int) -> float:
         terms.append(terms[-1] * (marked - x) * (degree - x) / ((x + 1) * (clients - marked - degree + x + 1)))
         x += 1
     return math.exp(log_first) * math.fsum(terms)
-
-
-def _least_threshold(holders: int, corrupted: int, threat: str) -> int:
-    """The least t that this many corrupted ones among the holders of a secret's shares cannot get around."""
-    least = corrupted + 1 if threat == "curious" else (holders + corrupted) // 2 + 1
-    return max(least, _LEAST_THRESHOLD)
 
 
 def _log_choose(n: int, k: int) -> float:

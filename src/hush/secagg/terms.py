@@ -16,7 +16,7 @@ from functools import cached_property
 from hush.errors import UsageError
 from hush.secagg.identity import Roster
 from hush.secagg.packing import LARGEST_BITS, packed_bytes
-from hush.secagg.parameters import THREATS, Graph, exactly, graph_for, whole_above, whole_below
+from hush.secagg.parameters import THREATS, Graph, exactly, graph_for, leak_bound, whole_above, whole_below
 
 LARGEST_VECTOR = 2**32 - 2**16
 """Bytes of a packed vector: the length of a message has 32 bits."""
@@ -75,6 +75,11 @@ class Terms:
     def graph(self, clients: int) -> Graph:
         """Neighbours and threshold in a cohort of this size."""
         return graph_for(clients, self.corrupted, self.dropout, self.threat)
+
+    def leak(self, clients: int) -> float:
+        """A bound on the chance that a round of so many shows more than its sum: see `parameters`."""
+        corrupted, dropped = whole_above(self.corrupted, clients), whole_below(self.dropout, clients)
+        return leak_bound(self.graph(clients), clients, corrupted, dropped, self.threat)
 
     def fewest(self, clients: int) -> int:
         """How many of a cohort must be in a sum that is opened."""
@@ -148,10 +153,7 @@ class Session:
 
     @cached_property
     def graph_seed(self) -> bytes:
-        """The circle follows from everybody's keys. A server that may lie could try out keys of corrupted clients until a circle
-        suits it: there each try is made to cost it time and memory."""
-        if self.terms.threat == "malicious" and not self.graph.complete:
-            return hashlib.scrypt(self.digest, salt=b"hush secagg graph", n=2**14, r=8, p=1, dklen=32)
+        """The circle follows from everybody's keys."""
         return hashlib.sha256(b"hush secagg graph" + self.digest).digest()
 
     @cached_property
