@@ -14,6 +14,7 @@ import pytest
 from hush import Bounded, FixedSize, NoGuarantee, Plan, Poisson, UsageError, methods, plan_of
 from hush.cohort import Cohort, SecretParticipation
 from hush.privacy import ledger as ledger_module
+from hush.privacy import seen
 from hush.privacy.accountant import spent
 from hush.privacy.guarantee import Relation
 from hush.privacy.ledger import BudgetSpent, Ledger, LedgerError, RunAccount, _link
@@ -220,7 +221,7 @@ def change(path: Path, *commands: str) -> None:
         (["UPDATE entries SET hash = 'x' WHERE seq = 4"], "entry 4 is not what it was"),
         (["DELETE FROM entries WHERE seq = 5"], "entry 5 is missing"),
         (["DELETE FROM entries WHERE seq > 6"], "cut short"),
-        (["DELETE FROM entries"], "not the ledger that this machine has seen there"),
+        (["DELETE FROM entries"], "does not begin as ledgers do"),
         (["UPDATE entries SET seq = 99 WHERE seq = 3", "UPDATE entries SET seq = 3 WHERE seq = 4"], "tampered"),
     ],
 )
@@ -266,22 +267,155 @@ def test_a_ledger_that_was_deleted_is_missed(tmp_path: Path) -> None:
     Ledger(own, own=True).close()  # a run's own goes with its folder
 
 
-def test_a_machine_that_cannot_remember_still_keeps_the_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "home").write_text("a file where a folder should be")
-    monkeypatch.setenv("HUSH_HOME", str(tmp_path / "home"))
-    book = Ledger(filled(tmp_path / "l.db"))
-    assert book.entries == 8
+def lose_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A file where a folder should be: nobody can write there, not even root."""
+    (tmp_path / "no-home").write_text("")
+    monkeypatch.setenv("HUSH_HOME", str(tmp_path / "no-home" / "below"))
 
 
-@pytest.mark.parametrize(
-    "content", [b"not a database at all, but long enough to be read as one" * 30, b"SQLite format 3\x00" + b"\xff" * 500]
-)
-def test_a_file_that_is_no_ledger_is_refused_in_a_sentence(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "l.db").write_bytes(content)
-    with pytest.raises(LedgerError, match="is not a ledger that can be used"):
-        Ledger(tmp_path / "l.db")
-    with pytest.raises(LedgerError, match="is not a ledger that can be used"):
-        Ledger(tmp_path)  # a folder
+def test_a_machine_that_cannot_remember_refuses_a_shared_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = filled(tmp_path / "l.db")
+    shutil.copy(path, tmp_path / "backup.db")
+    lose_memory(monkeypatch, tmp_path)
+    for place in (path, tmp_path / "backup.db", tmp_path / "new.db"):
+        with pytest.raises(LedgerError, match=r"an older copy .* would pass unseen: .*HUSH_HOME.*--no-rollback-protection"):
+            Ledger(place)
+    own = Ledger(tmp_path / "own.db", own=True)  # a run's own may go without
+    pay(own.open_run("a", "people", plan()), 2)
+    assert own.no_memory is None
+    typed = Ledger(path, rollback_protection=False)
+    pay(typed.open_run("b", "people", plan()), 2)
+    assert typed.entries == 10
+    assert typed.no_memory is not None
+
+
+def test_memory_counts_also_where_it_need_not_be_there(tmp_path: Path) -> None:
+    path = filled(tmp_path / "l.db")
+    shutil.copy(path, tmp_path / "backup.db")
+    book = Ledger(path, rollback_protection=False)
+    pay(book.open_run("a", "people", plan()), 2, first=6)
+    assert book.no_memory is None
+    with pytest.raises(LedgerError, match="older copy"):
+        Ledger(tmp_path / "backup.db", rollback_protection=False)
+
+
+@pytest.mark.parametrize("gone", ["the folder", "the file", "its last write"])
+def test_a_memory_that_vanishes_between_charges_stops_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HUSH_HOME", str(home))
+    book = Ledger(tmp_path / "l.db")
+    account = book.open_run("a", "people", plan())
+    pay(account, 1)
+    if gone == "the folder":
+        home.rename(tmp_path / "elsewhere")
+        home.write_text("")
+    elif gone == "the file":
+        (home / "ledgers.sqlite").write_bytes(b"no longer a database" * 100)
+    else:
+        monkeypatch.setattr(seen, "remember", lambda *_: (_ for _ in ()).throw(OSError("No space left on device")))
+    for call in (
+        lambda: account.charge(1, ""),
+        lambda: account.rounds_left(5),
+        lambda: book.open_run("b", "people", plan()),
+        lambda: book.set_budget("others", 100, 1.0, DELTA),
+    ):
+        with pytest.raises(LedgerError, match="would pass unseen"):
+            call()
+    # what was refused before it was written cost nothing; what could not be remembered afterwards is paid for, and was not drawn
+    assert account.charges == (2 if gone == "its last write" else 1)
+
+
+def a_database(path: Path, *commands: str) -> bytes:
+    change(path, *commands)
+    return path.read_bytes()
+
+
+OTHERS = {
+    "one byte": lambda path: b"a",
+    "text": lambda path: b"not a database at all, but long enough to be read as one" * 30,
+    "a broken header": lambda path: b"SQLite format 3\x00" + b"\xff" * 500,
+    "another program's": lambda path: a_database(path, "CREATE TABLE t (a)", "INSERT INTO t VALUES (1)"),
+    "another program's, WAL": lambda path: a_database(path, "PRAGMA journal_mode=WAL", "CREATE TABLE t (a)"),
+    "a database without tables": lambda path: a_database(path, "PRAGMA user_version=3"),
+    "a table of our name": lambda path: a_database(path, "CREATE TABLE entries (seq INTEGER PRIMARY KEY, kind, body, hash)"),
+    "a row too wide": lambda path: a_database(
+        path, "CREATE TABLE entries (seq INTEGER PRIMARY KEY, a, b, c, d)", "INSERT INTO entries VALUES (1, 'open', 2, 3, 4)"
+    ),
+    "a ledger cut short": lambda path: filled(path).read_bytes()[:-4096],
+    "a ledger's first bytes": lambda path: filled(path).read_bytes()[:100],
+    "a ledger without its last byte": lambda path: filled(path).read_bytes()[:-1],
+}
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_is_no_ledger_is_refused_and_left_as_it_is(tmp_path: Path, kind: str, own: bool) -> None:
+    path = tmp_path / "folder" / "l.db"
+    path.parent.mkdir()
+    content = OTHERS[kind](path)
+    path.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=r"is not a ledger that can be used|has been tampered with"):
+            Ledger(path, own=own)
+    assert path.read_bytes() == content
+    assert [p.name for p in path.parent.iterdir()] == ["l.db"]
+
+
+def test_a_folder_and_a_device_are_no_ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (tmp_path, Path("/dev/null")):
+        with pytest.raises(LedgerError, match="is not a ledger that can be used: it is not a file"):
+            Ledger(place)
+    monkeypatch.chdir(tmp_path)
+    Ledger(":memory:").close()  # a file's name like any other
+    assert (tmp_path / ":memory:").is_file()
+
+
+def test_an_empty_file_becomes_a_ledger_unless_its_entries_are_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    path.touch()
+    book = Ledger(path)
+    pay(book.open_run("a", "people", plan()), 2)
+    beside = (tmp_path / "l.db-wal").read_bytes()
+    assert beside
+    (tmp_path / "cut.db").touch()
+    (tmp_path / "cut.db-wal").write_bytes(beside)
+    with pytest.raises(LedgerError, match="still holds what was written"):
+        Ledger(tmp_path / "cut.db")
+    assert (tmp_path / "cut.db-wal").read_bytes() == beside
+
+
+KILLED = """
+import os, signal, sqlite3, sys
+from hush.privacy import ledger
+right = ledger.Ledger._append
+def append(self, *entry):
+    right(self, *entry)
+    self._db.execute("PRAGMA cache_spill=1"), self._db.execute("PRAGMA cache_size=1")
+    self._db.execute("CREATE TABLE many AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 999) "
+                     "SELECT randomblob(900) FROM n")  # more than the cache holds: it goes to the file before the commit
+    os.kill(os.getpid(), signal.SIGKILL)
+ledger.Ledger._append = append
+ledger.Ledger(sys.argv[1])
+"""
+
+
+def test_a_ledger_whose_making_was_killed_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    assert path.stat().st_size
+    assert (tmp_path / "l.db-journal").is_file()
+    book = Ledger(path)
+    assert book.entries == 1
+    assert book.contains(book.head)
+
+
+def test_a_ledger_that_was_killed_is_read_with_what_lies_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    book = Ledger(path)
+    pay(book.open_run("a", "people", plan()), 3)
+    for end in ("", "-wal"):  # as SIGKILL leaves them, without the index of the second
+        shutil.copy(f"{path}{end}", tmp_path / f"killed.db{end}")
+    assert Ledger(tmp_path / "killed.db").entries == 5
 
 
 def test_a_ledger_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hush.checks import check_number
 from hush.cli import options
-from hush.cli.console import out, print_json
+from hush.cli.console import out, print_json, say
 from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.guarantee import Relation, Unit, at_least, check_delta, default_delta
@@ -40,6 +40,7 @@ def create(
         bool, typer.Option("--adaptive", help="Enforce it also where later runs are chosen by looking at earlier results.")
     ] = False,
     change: Annotated[bool, typer.Option("--change", help="Change a budget that is there already.")] = False,
+    rollback_protection: options.RollbackProtection = None,
     as_json: options.Json = False,
 ) -> None:
     """Set the budget of a population; the file is made if it is not there."""
@@ -50,9 +51,11 @@ def create(
     if size is None:
         raise UsageError("Give --clients, or with --unit record --records: how many the smallest client holds.")
     check_number("--clients" if who is Unit.CLIENT else "--records", size, least=1, most=10**15)
-    chosen = delta if delta is not None else default_delta(size if who is Unit.CLIENT else size * (clients or 1))
+    if delta is None and who is Unit.RECORD:
+        raise UsageError("How many records there are in all is not known here: give --delta, below one in so many.")
+    chosen = delta if delta is not None else default_delta(size)
     check_delta(chosen)
-    book = Ledger(file)
+    book = _opened(file, rollback_protection)
     pool = book.set_budget(population, size, epsilon, chosen, kind, adaptive, change, who)
     if as_json:
         print_json(_row(pool))
@@ -67,9 +70,9 @@ def create(
 
 
 @ledger.command("show")
-def show(file: File, as_json: options.Json = False) -> None:
+def show(file: File, rollback_protection: options.RollbackProtection = None, as_json: options.Json = False) -> None:
     """What each population has spent, by which runs."""
-    book = _existing(file)
+    book = _existing(file, rollback_protection)
     rows = [_row(pool) for pool in book.populations.values()]
     if as_json:
         print_json({"ledger": str(file), "entries": book.entries, "head": book.head, "populations": rows})
@@ -91,26 +94,35 @@ def show(file: File, as_json: options.Json = False) -> None:
 def verify(
     file: File,
     head: Annotated[str | None, typer.Option("--head", help="A hash that was published: it must be in the chain.")] = None,
+    rollback_protection: options.RollbackProtection = None,
     as_json: options.Json = False,
 ) -> None:
     """Check every link of the chain, and that nothing this machine has seen is missing. Exit code 2 if not."""
     if head is not None and (len(head) != 64 or not set(head) <= set("0123456789abcdef")):
         raise UsageError("--head takes the whole hash: 64 digits from 0 to f.")
-    book = _existing(file)
+    book = _existing(file, rollback_protection)
     if head is not None and not book.contains(head):
         raise LedgerError(f"{file} does not contain the entry {head}: it was rewritten, or it is another ledger.")
     charges = sum(run.charges for pool in book.populations.values() for run in pool.runs.values())
     if as_json:
-        print_json({"ledger": str(file), "verified": True, "entries": book.entries, "charges": charges, "head": book.head})
+        told = {"ledger": str(file), "verified": True, "entries": book.entries, "charges": charges, "head": book.head}
+        print_json(told | {"rollback_checked": book.no_memory is None})
     else:
         print(f"{file} is whole: {book.entries} entries, {charges} rounds charged; the last one's hash is {book.head}")
     book.close()
 
 
-def _existing(file: Path) -> Ledger:
-    if not file.is_file():
+def _existing(file: Path, rollback_protection: bool | None) -> Ledger:
+    if not file.exists() or file.stat().st_size == 0:
         raise UsageError(f"There is no ledger {file}.")
-    return Ledger(file)
+    return _opened(file, rollback_protection)
+
+
+def _opened(file: Path, rollback_protection: bool | None) -> Ledger:
+    book = Ledger(file, rollback_protection=rollback_protection is not False)
+    if book.no_memory is not None:
+        say(f"note: {book.no_memory}: whether {file} is an older copy of a ledger that went on was not checked")
+    return book
 
 
 def _who(row: dict[str, Any]) -> str:

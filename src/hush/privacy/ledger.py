@@ -20,7 +20,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,16 @@ from hush.privacy.guarantee import Relation, Unit, check_delta
 from hush.privacy.population import Population, Spending
 from hush.privacy.vocabulary import DiscreteGaussianNoise, Drawn, Phase, Plan
 from hush.privacy.written import phase_from_dict, phase_to_dict
+from hush.secret import state_dir
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS entries (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)"
+_SCHEMA = "CREATE TABLE entries (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)"
 _START = "0" * 64
+_JOURNAL = bytes.fromhex("d9d505f920a163d7")
+"""How SQLite's journals begin; four bytes from the 16th on say how many pages there were before: none while a file is made."""
 _WAIT = 60.0
 """Seconds that one process waits for another's transaction."""
+UNPROTECTED = "the ledger was used without rollback protection: whether it was an older copy of one that went on cannot be seen"
+"""What a certificate says where `rollback_protection=False` was typed."""
 
 
 class LedgerError(HushError):
@@ -54,11 +59,14 @@ class DrawnBefore(HushError):
 class Ledger:
     """One file. Open it, set budgets, charge rounds, read what was spent.
 
-    `own` is the ledger of one run in its own folder, which may be deleted with it; a shared one may not vanish unnoticed.
+    `own` is the ledger of one run in its own folder, which may be deleted with it; a shared one may not vanish unnoticed, so it is
+    refused where this machine cannot remember it, unless `rollback_protection` is given up. What is remembered counts all the same.
     """
 
-    def __init__(self, path: Path | str, own: bool = False) -> None:
-        self.path, self._own = Path(path), own
+    def __init__(self, path: Path | str, own: bool = False, rollback_protection: bool = True) -> None:
+        self.path, self._own, self.rollback_protection = Path(path), own, rollback_protection
+        self.no_memory: str | None = None
+        """Why this machine could not remember a shared ledger, where it could not."""
         self._seq, self._hash = 0, _START
         self.id = ""
         self.populations: dict[str, Population] = {}
@@ -68,16 +76,23 @@ class Ledger:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             elif not self.path.parent.is_dir():
                 raise LedgerError(f"There is no folder {self.path.parent} for a ledger.")
-            self._db = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            with self._transaction():
-                self._db.execute(_SCHEMA)
-                self._catch_up()
-                self._compare_with_memory()
-                if self._seq == 0:
-                    self._append("open", {"id": uuid.uuid4().hex, "version": 1})
-            self._remember()
+            _refuse_another_file(self.path)
+            self._db = sqlite3.connect(self.path.absolute(), timeout=_WAIT, isolation_level=None)
+            try:
+                self._db.execute("PRAGMA synchronous=FULL")
+                with self._transaction():
+                    if self._db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+                        self._db.execute(_SCHEMA)
+                    self._catch_up()
+                    self._compare_with_memory()
+                    if self._seq == 0:
+                        self._append("open", {"id": uuid.uuid4().hex, "version": 1})
+                with suppress(sqlite3.OperationalError):  # where others are just opening it, one of them does it
+                    self._db.execute("PRAGMA journal_mode=WAL")  # not before: a crash leaves an empty file or a ledger
+                self._remember()
+            except BaseException:
+                self._db.close()
+                raise
         except (sqlite3.Error, OSError) as error:
             raise LedgerError(f"{self.path} is not a ledger that can be used: {error}.") from None
 
@@ -127,8 +142,7 @@ class Ledger:
         if not name.strip():
             raise UsageError("A population needs a name.")
         check_delta(delta)
-        with self._transaction():
-            self._catch_up()
+        with self._up_to_date():
             known = self.populations.get(name)
             if known is not None and (known.size, known.unit, known.relation) != (size, unit, relation):
                 raise UsageError(
@@ -140,13 +154,11 @@ class Ledger:
                 raise UsageError(f"An adaptive budget is fixed before the first round is charged, and '{name}' has been charged.")
             body = {"name": name, "size": size, "unit": str(unit), "relation": str(relation)}
             self._append("population", body | {"epsilon": epsilon, "delta": delta, "adaptive": adaptive})
-        self._remember()
         return self.populations[name]
 
     def open_run(self, run: str, population: str, plan: Plan) -> RunAccount:
         """An account for one run of `plan` on a population, enrolled without a budget where it is new."""
-        with self._transaction():
-            self._catch_up()
+        with self._up_to_date():
             known = self.populations.get(population)
             new = known is None
             if known is None:
@@ -164,7 +176,6 @@ class Ledger:
                     f"The population '{population}' of {self.path} has {here} {what}, and this run {there}: they do not add up.",
                     f"Use another population, made with --unit {plan.unit} --relation {plan.relation}, or run on the same terms.",
                 )
-        self._remember()
         phase = as_released(plan)
         own = self.populations[population].runs.get(run)
         if own is not None and own.phase != phase:
@@ -183,9 +194,7 @@ class Ledger:
         Noise that is not `fresh`, but made again from the key of the run, is for one sum in a round.
         """
         told = phase_to_dict(replace(phase, rounds=1))
-        with self._transaction():
-            self._catch_up()
-            self._compare_with_memory()  # also against a copy of this ledger that was opened when they were still alike
+        with self._up_to_date():
             pool = self.populations[population]
             own = pool.runs.setdefault(run, Spending(phase))
             if own.phase != phase:
@@ -198,12 +207,17 @@ class Ledger:
                 figure = f"epsilon {pool.epsilon:g} at delta={pool.delta:.1e}"
                 raise BudgetSpent(f"the budget of '{population}', {figure}, would be exceeded")
             self._append("charge", {"population": population, "run": run, "round": round, "attempt": attempt, "phase": told})
-        self._remember()  # after the commit: a memory that is ahead of its ledger would refuse it for good
+
+    def release(self, run: str, population: str, sha256: dict[str, str]) -> None:
+        """What a run that was charged gives out at its end, by its hashes: nothing of it can be swapped afterwards."""
+        with self._up_to_date():
+            if run in self.populations[population].runs:
+                self._append("release", {"population": population, "run": run, "sha256": sha256})
 
     def rounds_left(self, run: str, population: str, phase: Phase, most: int) -> int:
         """How many rounds of this run the population's budget still allows, up to `most`."""
-        self._refresh()
-        pool = self.populations[population]
+        with self._up_to_date():
+            pool = self.populations[population]
         pool.runs.setdefault(run, Spending(phase))
         if pool.fits(run, most):
             return most
@@ -232,6 +246,15 @@ class Ledger:
     # -- the chain --
 
     @contextmanager
+    def _up_to_date(self) -> Iterator[None]:
+        """A transaction on all that is there, which is not less than this machine has seen; and then it has seen this, too."""
+        with self._transaction():
+            self._catch_up()
+            self._compare_with_memory()  # each time: a copy may have been opened when they were still alike, or the memory gone
+            yield
+        self._remember()  # after the commit: a memory that is ahead of its ledger would refuse it for good
+
+    @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Alone with the file from the first read to the commit; nothing is kept of what fails."""
         try:
@@ -250,10 +273,6 @@ class Ledger:
         """Forget what was read in a transaction that failed, and read what is really there."""
         self._seq, self._hash, self.populations = 0, _START, {}
         with suppress(LedgerError, sqlite3.Error):
-            self._catch_up()
-
-    def _refresh(self) -> None:
-        with self._transaction():
             self._catch_up()
 
     def _catch_up(self) -> None:
@@ -281,14 +300,31 @@ class Ledger:
 
     # -- what this machine remembers of a ledger it has seen --
 
+    @contextmanager
+    def _remembering(self) -> Iterator[None]:
+        """A run's own ledger may go without a memory; a shared one only where that was typed."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            if self._own:
+                return
+            why = getattr(error, "strerror", None) or error
+            self.no_memory = f"{state_dir()} cannot keep what this machine has seen of ledgers ({why})"
+            if self.rollback_protection:
+                raise LedgerError(
+                    f"{self.no_memory}, and without that an older copy of {self.path} would pass unseen: let HUSH_HOME name a "
+                    "folder that can be written, or go on without (--no-rollback-protection, rollback_protection=False)."
+                ) from None
+
     def _compare_with_memory(self) -> None:
-        known = None if self._own else seen.ledger_at(self.path)
-        if known is not None and known != self.id:
+        there, last = None, None
+        with self._remembering():
+            there, last = seen.known(self.id, self.path)
+        if not self._own and there is not None and there != self.id:
             raise LedgerError(
                 f"{self.path} is not the ledger that this machine has seen there: what was spent in that one would be forgotten. "
                 "Bring it back, or begin a new one under another name."
             )
-        last = seen.last_entry(self.id)
         if last is None:
             return
         seq, digest = last
@@ -302,7 +338,35 @@ class Ledger:
             raise LedgerError(f"{self.path} has been tampered with: entry {seq} is not the one this machine has seen.")
 
     def _remember(self) -> None:
-        seen.remember(self.id, self._seq, self._hash, None if self._own else self.path)
+        with self._remembering():
+            seen.remember(self.id, self._seq, self._hash, None if self._own else self.path)
+
+
+def _refuse_another_file(path: Path) -> None:
+    """Nothing is written into a file that is neither empty nor a ledger.
+
+    Looked at before SQLite may write, which takes whatever is shorter than a page for a new database; and without locks where it
+    can be, since they would leave files beside a stranger's.
+    """
+    if not path.exists():
+        return
+    file = path.resolve()
+    wal, journal = (file.with_name(file.name + end) for end in ("-wal", "-journal"))
+    if not file.is_file():
+        raise OSError("it is not a file")
+    if file.stat().st_size == 0:
+        if wal.is_file() and wal.stat().st_size:
+            raise OSError(f"it is empty, while {wal} still holds what was written to it")
+        return
+    with suppress(FileNotFoundError), journal.open("rb") as f:  # after the size: who fills an empty file makes the journal first
+        told = f.read(20)
+        if told[:8] == _JOURNAL and told[16:] == bytes(4):
+            return
+    how = "mode=ro" if wal.exists() else "mode=ro&immutable=1"
+    with closing(sqlite3.connect(f"{file.as_uri()}?{how}", uri=True, timeout=_WAIT)) as db:
+        first = db.execute("SELECT * FROM entries WHERE seq = 1").fetchone()
+    if first is None or len(first) != 4 or first[1] != "open":
+        raise OSError("it does not begin as ledgers do")
 
 
 def _tell(populations: dict[str, Population], kind: str, body: dict[str, Any]) -> None:
@@ -324,6 +388,8 @@ def _tell(populations: dict[str, Population], kind: str, body: dict[str, Any]) -
         own = runs.setdefault(body["run"], Spending(phase_from_dict(body["phase"])))
         own.drawn.add((body["round"], body["attempt"]))
         own.charges += 1
+    elif kind == "release":
+        populations[body["population"]].runs[body["run"]].released.append(body["sha256"])
 
 
 def _link(previous: str, seq: int, kind: str, body: str) -> str:
@@ -358,6 +424,10 @@ class RunAccount:
     def charge(self, round: int, attempt: str, fresh: bool = True) -> None:
         """Charge a round before its noise is drawn. `attempt` names the draw: the same one is paid for once."""
         self.ledger.charge(self.run, self.population, self.phase, round, attempt, fresh)
+
+    def release(self, **sha256: str) -> None:
+        """Write down what the run gives out: the hashes of its model, its certificate and its result."""
+        self.ledger.release(self.run, self.population, sha256)
 
     def has_paid(self, round: int, attempt: str) -> bool:
         """Whether this very draw was paid for."""

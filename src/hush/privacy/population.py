@@ -19,6 +19,8 @@ class Spending:
     drawn: set[tuple[int, str]] = field(default_factory=set)
     """Rounds, each with the attempt that drew it."""
     charges: int = 0
+    released: list[dict[str, str]] = field(default_factory=list)
+    """What the run gave out at its end: the hashes of its model, its certificate and its result."""
 
     @property
     def rounds(self) -> set[int]:
