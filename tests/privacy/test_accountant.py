@@ -397,4 +397,10 @@ def test_printed_figures_are_rounded_up(value: float, digits: int, text: str) ->
 
 def test_default_delta_is_below_one_over_n() -> None:
     assert default_delta(6000) == pytest.approx(6.982864657e-05)
-    assert all(default_delta(n) < 1 / n for n in (2, 100, 10**6))
+    assert all(default_delta(n) < 1 / n for n in (1, 2, 100, 10**6))
+
+
+def test_default_delta_is_small_however_few_they_are() -> None:
+    assert [default_delta(n) for n in (1, 2, 5, 65)] == [0.01] * 4
+    assert default_delta(67) == pytest.approx(67**-1.1)
+    assert default_delta(67) < 0.01

@@ -42,6 +42,16 @@ def fixed(noise: float, batch: int, steps: int, participations: int, records: in
     return plan_of(method, Bounded(10, participations), Enrolled(100, records, dim=1), 1000)
 
 
+def test_a_delta_is_held_against_all_records_and_not_those_of_the_smallest_client() -> None:
+    method = methods.dp_fed(noise=3.0, batch_size=10)
+    for enrolled in (MNIST, Enrolled(100, 600, dim=21_840)):  # where nobody counted them, each client holds 600 at least
+        plan = plan_of(method, Rotation(10), enrolled, 45)
+        (said,) = account(plan, 1e-3).warnings
+        assert "not below 1/60,000" in said
+        assert account(plan, 1e-5).warnings == ()
+        assert settle_privacy(method, Rotation(10), enrolled, 45, None, None).delta == pytest.approx(60_000**-1.1)
+
+
 def test_the_plan_is_read_from_the_objects_that_run() -> None:
     method = methods.fed_spa(ratio=0.1, clip=0.4, noise=3.0, batch_size=20, local_steps=300, batches="fixed")
     plan = plan_of(method, Rotation(10), MNIST, 45)

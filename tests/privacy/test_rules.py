@@ -275,6 +275,13 @@ def test_a_delta_that_permits_publishing_one_client_is_warned_of() -> None:
     assert "permits publishing one of the clients" in said
 
 
+def test_few_clients_are_told_of_records() -> None:
+    """Noise for whole clients is for many of them."""
+    (said,) = account(plan(sampling=PoissonSampling(0.1, 99), population=99), 1e-5).warnings
+    assert "hush run fed-spa" in said
+    assert account(plan(), 1e-5).warnings == ()  # of a hundred
+
+
 def test_shares_seen_one_by_one_hide_little() -> None:
     """The same noise, as a sum under a secure sum and as single messages: a hundred times less variance."""
     together = plan(noise=SHARES, sampling=BoundedParticipation(5), **SERVER_SEES)

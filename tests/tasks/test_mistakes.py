@@ -260,6 +260,9 @@ def test_a_certificate_can_be_checked_where_the_table_is_not(tmp_path: Path, cap
 
 
 def test_a_large_delta_is_said_to_be_large() -> None:
-    result = hush.simulate(methods.dp_fedavg(noise=1.0), make_task(), rounds=1, cohort=2)
-    assert result.guarantee is not None
-    assert any("may fail altogether" in line for line in result.guarantee.warnings)
+    """And comes from the user alone: the default is small, however few clients there are."""
+    for typed, large in ((0.1, True), (None, False)):
+        result = hush.simulate(methods.dp_fedavg(noise=1.0), make_task(), rounds=1, cohort=2, delta=typed)
+        assert result.guarantee is not None
+        assert result.delta == (typed or 0.01)
+        assert any("may fail altogether" in line for line in result.guarantee.warnings) is large

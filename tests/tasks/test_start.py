@@ -12,6 +12,7 @@ import hush
 from hush import methods
 from hush.errors import UsageError
 from hush.local import frozen
+from hush.report.certificate_page import certificate_page
 from hush.secret import Secret
 from hush.tasks.clients import Examples
 from hush.tasks.start import CentredLinear, features, start_from
@@ -98,7 +99,7 @@ def test_only_the_last_layer_is_trained(how: str) -> None:
     assert 0.4 < float(seen.norm(dim=1).mean()) < 2.5
     clients = [(torch.rand(8, *SHAPE), torch.randint(0, 3, (8,))) for _ in range(12)]
     task = hush.Task(model=model, clients=clients, test=(torch.rand(20, *SHAPE), torch.randint(0, 3, (20,))))
-    result = hush.simulate(methods.dp_fedavg(clip=0.1, noise=1.0), task, rounds=2, cohort=6, secret=SECRET)
+    result = hush.simulate(methods.dp_fedavg(clip=0.1, noise=1.0), task, rounds=2, cohort=6, noise_seed=1)
     assert result.parameters == 63
     assert set(result.state_dict) == set(model.state_dict())
     for name, value in model.state_dict().items():
@@ -112,7 +113,7 @@ def test_frozen_layers_seen_once_or_every_time_are_the_same(monkeypatch: pytest.
     clients = [(torch.rand(8, *SHAPE, generator=g), torch.randint(0, 3, (8,), generator=g)) for _ in range(12)]
     held = (torch.rand(20, *SHAPE, generator=g), torch.randint(0, 3, (20,), generator=g))
     task = hush.Task(model=model, clients=clients, test=held, validation=held)
-    settings = {"rounds": 3, "cohort": 6, "secret": SECRET}
+    settings = {"rounds": 3, "cohort": 6, "noise_seed": 1}
     once = hush.simulate(methods.dp_fedavg(clip=0.1, noise=1.0, lr=1.0), task, **settings)
     monkeypatch.setattr(frozen, "split", lambda _: None)
     each = hush.simulate(methods.dp_fedavg(clip=0.1, noise=1.0, lr=1.0), task, **settings)
@@ -184,6 +185,29 @@ def test_by_name(tmp_path: Path) -> None:
     assert make_task().caveats == ()
 
 
+def test_weights_that_hush_did_not_make_are_said_to_have_cost_something() -> None:
+    """Its own starting weights, and features of nobody's images, cost nobody anything; those of another run, or a user's, may."""
+
+    def told(task: hush.Task) -> bool:
+        result = hush.simulate(methods.dp_fedavg(noise=1.0, local_steps=1), task, rounds=1, cohort=4)
+        page = certificate_page(result.certificate())
+        said = any("what that cost is not in this number" in line for line in result.caveats)
+        assert ("what that cost is not in this number" in page) is said
+        return said
+
+    first = hush.load_task("digits", "logistic", clients=100)
+    assert not told(first)
+    assert not told(hush.load_task("digits", "mlp", clients=100, start="processes"))
+    assert told(make_task())
+    again = hush.load_task("digits", "logistic", clients=100)
+    again.model.load_state_dict(hush.simulate(methods.dp_fedavg(noise=1.0), first, rounds=1, cohort=4).state_dict)
+    assert told(again)
+    frozen_too = hush.load_task("digits", "mlp", clients=100)
+    layer = next(m for m in frozen_too.model.modules() if isinstance(m, nn.Linear))
+    nn.init.ones_(layer.requires_grad_(False).weight)
+    assert told(frozen_too)
+
+
 class Centre(nn.Module):
     """Mixes the examples of a batch, hence clients."""
 
@@ -208,7 +232,7 @@ def test_a_frozen_layer_that_mixes_examples_never_sees_two_clients() -> None:
         return nn.Sequential(nn.Linear(6, 6).requires_grad_(False), layer, nn.Linear(6, 3))
 
     assert frozen.split(model(Centre())) is None
-    settings = {"rounds": 1, "cohort": 3, "secret": SECRET}
+    settings = {"rounds": 1, "cohort": 3, "noise_seed": 1}
     with pytest.warns(UserWarning, match="one after another"):
         hush.simulate(methods.dp_fedavg(clip=1.0, noise=1.0), make_task(model=model(Centre())), **settings)
     with pytest.raises(UsageError, match="changes the buffer"):

@@ -92,11 +92,10 @@ class Asked:
         return plan_of(method, self.drawn(), enrolled, self.rounds, relation)
 
     def delta(self, given: float | None) -> float:
-        """n^-1.1, n the clients, or the records that are known of."""
+        """The default is for the clients, or for the records that are known of."""
         if given is not None:
             return given
-        units = self.clients if self.kind is Unit.CLIENT else (self.records or 1) * (self.clients or 1)
-        return default_delta(units or 1)
+        return default_delta(Enrolled(self.clients or 1, self.records).units(records=self.kind is Unit.RECORD))
 
 
 def epsilon(

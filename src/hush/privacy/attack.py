@@ -8,8 +8,12 @@ import numpy as np
 from scipy import optimize
 
 from hush.privacy.accountant import QUICK_STEP, profile
+from hush.privacy.guarantee import at_least
+from hush.privacy.rules import large_delta
 from hush.privacy.vocabulary import Plan
 
+_MOST = 0.5
+"""Of an attacker's advantage, for a number to promise something."""
 _EPS = np.concatenate([np.linspace(-6, 6, 241), np.linspace(6.25, 40, 136)])
 
 
@@ -20,6 +24,13 @@ class Risk(NamedTuple):
     """How often it can be right about a present unit, if it may accuse an absent one in 1 of 100 cases."""
     advantage: float
     """The largest difference between true and false positives: 0 is guessing, 1 is certainty."""
+
+
+def doubts(plan: Plan, delta: float, advantage: float) -> list[str]:
+    """Why a proved number promises little; nothing where it means something."""
+    large = large_delta(plan, delta)
+    weak = f"an attacker may be ahead of guessing by {at_least(advantage)}, where 1 is certainty and more than {_MOST} is much"
+    return [*([weak] if advantage > _MOST else []), *([large] if large is not None else [])]
 
 
 def risk(plan: Plan) -> Risk:

@@ -23,7 +23,7 @@ _PROTECTED = {
     Unit.RECORD: "one record of one client",
 }
 _RELATIONS = {
-    Relation.ADD_REMOVE: "whether the {unit} was there at all",
+    Relation.ADD_REMOVE: "whether the {unit} was there at all; how many {unit}s there are is public",
     Relation.REPLACE_ONE: "which {unit} it was, out of any two",
     Relation.ZERO_OUT: "whether the {unit}'s data were used, or nothing in their place",
 }

@@ -89,7 +89,7 @@ _READERS = {
 
 @dataclass(frozen=True)
 class Budget:
-    """The most privacy a run may spend. `delta=None` is clients^-1.1."""
+    """The most privacy a run may spend. `delta=None` is `default_delta` of those who are protected."""
 
     epsilon: float
     delta: float | None = None
@@ -98,13 +98,13 @@ class Budget:
         check_number("epsilon", self.epsilon, above=0)
 
 
-def default_delta(clients: int) -> float:
-    """n^-1.1: below 1/n, at which publishing one client outright would be allowed."""
-    if clients < 2:
-        raise UsageError(
-            f"The default delta, n^-1.1, is for two clients or records and more, not for {clients}: give one (--delta)."
-        )
-    return 1.0 / math.pow(clients, 1.1)
+LARGEST_DELTA = 0.01
+"""The largest that is taken without a word of the user's, however few there are to protect."""
+
+
+def default_delta(units: int) -> float:
+    """min(n^-1.1, 0.01), n the clients or records: below 1/n, at which publishing one outright would be allowed."""
+    return min(1.0 / math.pow(max(units, 1), 1.1), LARGEST_DELTA)
 
 
 def check_delta(delta: float) -> None:

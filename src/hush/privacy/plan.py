@@ -16,6 +16,7 @@ from hush.privacy.bounds import Bit, L2Ball
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.record_plan import FAST, has_own_noise, record_plan, refuse_unproved
 from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
+from hush.secagg.parameters import SECURITY_BITS, SMALL
 from hush.transforms.discretize import Discretize
 from hush.transforms.noise import ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
 from hush.transforms.quantize import BinomialMechanism
@@ -46,8 +47,9 @@ SECAGG = (
     "they know; X25519, Ed25519, SHA-256 and AES are as strong as they are taken for"
 )
 _PROTOCOLS = {
-    ("fresh", "curious"): "SecAgg+, in cohorts above 64 but for a chance of 2^-40 a round",
-    ("fresh", "malicious"): "SecAgg+, in cohorts of n above 64 but for a chance of n 2^-42 a round",
+    ("fresh", "curious"): f"SecAgg+, in cohorts above {SMALL} but for a chance below 2^-{SECURITY_BITS['curious']} in each round",
+    ("fresh", "malicious"): f"SecAgg+, in cohorts above {SMALL} but for a chance below 2^-{SECURITY_BITS['malicious']} for every "
+    "circle of clients that it tries",
     ("amortised", "curious"): "amortised pairwise masks",
 }
 _SERVERS = {

@@ -42,7 +42,10 @@ ROUNDED = (
     "gradients, which are floating-point numbers, are rounded by less than 2^-16 of what a record may add (its noise is exact)"
 )
 PUBLIC_SIZES = "how many records a client holds, and which rounds it joins, are no secret"
-FAST = "nobody exploits the rounding of floating-point noise (fast noise: fit for research, not for adversaries)"
+FAST = (
+    "nobody exploits rounding: of floating-point noise, and the last bits by which clients that train side by side in a simulation "
+    "affect each other (fast noise: fit for research, not for adversaries)"
+)
 
 
 def is_record_level(method: Method) -> bool:
@@ -89,6 +92,7 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
         clients=enrolled.clients,
         cohort=float(cohort.size),
         parameters=enrolled.dim,
+        total=enrolled.total,
     )
 
 

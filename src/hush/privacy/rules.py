@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hush.errors import NoGuarantee
 from hush.privacy.bounds import Bit, Bound, LinearImage, Quantised, RecordMean, Weighted
-from hush.privacy.guarantee import Relation, Unit, View, at_least
+from hush.privacy.guarantee import LARGEST_DELTA, Relation, Unit, View, at_least
 from hush.privacy.vocabulary import (
     BinomialNoise,
     BoundedParticipation,
@@ -30,6 +30,9 @@ from hush.privacy.vocabulary import (
     SideData,
     SkellamNoise,
 )
+
+_FEW = 100
+"""Below so many clients, noise for whole clients leaves little to learn."""
 
 
 def refuse_without_proof(plan: Plan) -> None:
@@ -243,17 +246,29 @@ def _divisor(plan: Plan, phase: Phase, release: Release) -> None:
         )
 
 
+def large_delta(plan: Plan, delta: float) -> str | None:
+    """Why nobody should take a delta who did not choose it; None where it is small enough."""
+    if delta >= 1 / plan.units and plan.units > 1:
+        units = f"{plan.unit}s" if plan.unit is plan.sampled else "units"
+        return f"delta is not below 1/{plan.units:,}: such a delta permits publishing one of the {units} outright"
+    if delta > LARGEST_DELTA:  # below 1/n, but n is small
+        told = at_least(delta, 2)
+        return f"delta is {told}: with that probability the guarantee may fail altogether; choose a smaller one (--delta)"
+    return None
+
+
 def warnings_of(plan: Plan, delta: float) -> Iterator[str]:
     """What is proved and still needs saying."""
-    if delta >= 1 / plan.population and plan.population > 1:
-        units = f"{plan.unit}s" if plan.unit is plan.sampled else "units"
-        yield f"delta is not below 1/{plan.population:,}: such a delta permits publishing one of the {units} outright"
+    if (large := large_delta(plan, delta)) is not None:
+        yield large
+    if plan.unit is Unit.CLIENT and plan.population < _FEW:
+        yield (
+            f"noise that hides one of {plan.population:,} clients drowns the model: below about {_FEW}, and where each holds many "
+            "records, protect these instead (hush run fed-spa, or cpfed, dp-sgd)"
+        )
     drawn = [phase.sampling for phase in plan.phases if isinstance(phase.sampling, PoissonSampling | FixedSampling)]
     if plan.sampled is Unit.RECORD and drawn and not any(sampling.amplifies for sampling in drawn):
         yield (
             f"the smallest client holds {plan.population:,} records, no more than a batch: it reads them all at every step, which "
             "hides none of them; fewer clients or smaller batches need less noise"
         )
-    if plan.population > 1 and 0.01 < delta < 1 / plan.population:  # below 1/n, but n is small
-        told = at_least(delta, 2)
-        yield f"delta is {told}: with that probability the guarantee may fail altogether; choose a smaller one (--delta)"

@@ -51,8 +51,7 @@ def settle_privacy(
             planned(method)  # raises, with the reason and the fix
         return Settled(method, None, None, rounds)
     given = [d for d in (budget.delta if budget is not None else None, delta) if d is not None]
-    units = enrolled.total if is_record_level(method) and enrolled.total is not None else enrolled.clients
-    chosen = given[0] if given else default_delta(units)
+    chosen = given[0] if given else default_delta(enrolled.units(records=is_record_level(method)))
     check_delta(chosen)
     if (written := unproved_part(method)) is not None:
         if budget is not None:

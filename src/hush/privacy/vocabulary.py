@@ -233,6 +233,10 @@ class Enrolled:
     dim: int | None = None
     """Parameters of the model."""
 
+    def units(self, records: bool) -> int:
+        """How many are protected: clients, or records as far as they are known of."""
+        return (self.total or self.clients * (self.records or 1)) if records else self.clients
+
 
 class Divisor(StrEnum):
     """What the noisy sum is divided by: a constant, or the cohort that came, which may reveal it."""
@@ -322,6 +326,8 @@ class Plan:
     """How many of them take part in a round."""
     parameters: int | None = None
     """Of the model, where the bound depends on them."""
+    total: int | None = None
+    """Records of all clients together, where units are records."""
 
     def __post_init__(self) -> None:
         _coerce(self, unit=Unit, relation=Relation, view=View, sampled=Unit, side_data=SideData)
@@ -343,6 +349,11 @@ class Plan:
     @property
     def rounds(self) -> int:
         return sum(phase.rounds for phase in self.phases)
+
+    @property
+    def units(self) -> int:
+        """How many are protected: the population, or the records of everybody, of which each holds a population at least."""
+        return self.total or self.population * (self.clients or 1)
 
     @property
     def noise_multiplier(self) -> float:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import html
+import math
 from typing import Any
 
+from hush.privacy.attack import doubts
 from hush.privacy.guarantee import at_least
+from hush.privacy.written import plan_from_dict
 from hush.report.page import STYLE
 
 _MORE = """
-.big{font-size:2.2rem;font-weight:600;margin:0}.no{border-left:4px solid #b3261e;padding-left:1rem}.yes{border-left:4px solid
-#1a7f4b;padding-left:1rem}.met{color:#1a7f4b}.violated{color:#b3261e}th{text-align:left;font-weight:600;padding-right:1.2rem}
+.big{font-size:2.2rem;font-weight:600;margin:0}.yes,.weak,.no{border-left:4px solid #1a7f4b;padding-left:1rem}
+.weak{border-color:#b26a00}.no{border-color:#b3261e}.met{color:#1a7f4b}.violated{color:#b3261e}
+th{text-align:left;font-weight:600;padding-right:1.2rem}
 code{font-size:.85rem;overflow-wrap:anywhere}
 """
 
@@ -21,6 +25,14 @@ _SAMPLING = {
     "secret": "on average: everybody sends noise, and each client's own secret coin decides on its data",
     "rotation": "in turns, which everybody knows; no client more than {times} times in all",
 }
+
+
+_SAID = (
+    "<p><code>hush certify</code> derives this page again from the settings of the run and from its ledger. It cannot derive the "
+    "names of data and model, what is under 'Mind' and 'Not covered', how many rounds broke off, the versions, how many clients or "
+    "records the data hold by themselves, nor, of a run that was started from Python, its settings. These are the words of whoever "
+    "ran it. The ledger holds their hash: they are what was said when the run ended.</p>"
+)
 
 
 def certificate_page(certificate: dict[str, Any]) -> str:
@@ -46,9 +58,11 @@ def _nothing(c: dict[str, Any]) -> str:
 
 def _proved(c: dict[str, Any]) -> str:
     proved, words = c["guarantee"], c["statement"]
+    weak = doubts(plan_from_dict(c["plan"]), proved["delta"], c["attack"]["membership_advantage"])
+    little = f"<p>It promises little:</p>{_list(weak)}" if weak else ""
     lead = (
-        f"<div class=yes><p class=big>epsilon {at_least(proved['epsilon'])} at delta {at_least(proved['delta'], 2)}</p>"
-        f"<p>proved for {html.escape(words['protected'])}.</p></div>"
+        f"<div class={'weak' if weak else 'yes'}><p class=big>epsilon {at_least(proved['epsilon'])} at delta "
+        f"{at_least(proved['delta'], 2)}</p><p>proved for {html.escape(words['protected'])}.</p>{little}</div>"
     )
     rows = [
         ("What stays secret", words["hidden"]),
@@ -70,7 +84,7 @@ def _proved(c: dict[str, Any]) -> str:
             f"clients' own examples without noise, for simulation alone: {html.escape(figures)}. Do not publish them where the "
             "clients are real.</p>"
         )
-    if mind := [*proved["warnings"], *c.get("caveats", ())]:
+    if mind := [line for line in (*proved["warnings"], *c.get("caveats", ())) if line not in weak]:
         sections.append("<h2>Mind</h2>" + _list(mind))
     sections.append("<h2>Against the server</h2>" + _server(c))
     sections.append("<h2>Epsilon at other deltas</h2>" + _deltas(c))
@@ -78,6 +92,7 @@ def _proved(c: dict[str, Any]) -> str:
     if c.get("population"):
         sections.append("<h2>All runs on these clients together</h2>" + _population(c["population"]))
     sections.append("<h2>How it was computed</h2>" + _computed(c))
+    sections.append("<h2>Said by the author</h2>" + _SAID)
     return "".join(sections)
 
 
@@ -127,9 +142,21 @@ def _summed(c: dict[str, Any]) -> list[tuple[str, str]]:
         losses += f"; each has {s['neighbours']} neighbours, {s['threshold']} of whom can stand in for it"
     return [
         ("Summed by", f"{s['protocol']}: the server {server} and sees the sum alone, in {s['bits']} bits an entry"),
+        ("It shows more", _shows_more(s, max(1, c["rounds"], c["rounds_charged"]))),
         ("It withstands", f"{s['corrupted']:.0%} corrupted clients, and {losses}"),
         ("Who draws the noise", f"every client a share; those of {s['honest_min']:,} honest ones carry it in full"),
     ]
+
+
+def _shows_more(s: dict[str, Any], rounds: int) -> str:
+    """A bound on the chance that the neighbours of some client were drawn so badly that more than the sum shows."""
+    chance = s["leak_bound"]
+    if not chance:
+        return f"in no cohort of {s['cohort']:,}, however its graph is drawn"
+    once, often = (f"below 2^-{math.floor(-math.log2(times * chance))}" for times in (1, rounds))
+    if s["threat"] == "malicious":
+        return f"with a chance {once} for every circle of {s['cohort']:,} clients that the server tries"
+    return f"with a chance {once} in a round of {s['cohort']:,} clients, {often} in {rounds:,} rounds"
 
 
 def _rounds(c: dict[str, Any]) -> str:
@@ -154,7 +181,7 @@ def _attack(c: dict[str, Any]) -> str:
     return (
         f"<p>Somebody who knows everything about all other {c['guarantee']['unit']}s guesses {_guessed(c)}. Accusing 1 in 100 "
         f"wrongly, he is right about at most <b>{100 * caught:.1f} in 100</b> of those of whom it is true (pure guessing: 1 in "
-        f"100). His best advantage over guessing is at most <b>{ahead:.3f}</b> (true minus false positives).</p>"
+        f"100). His best advantage over guessing is at most <b>{at_least(ahead)}</b> (true minus false positives).</p>"
     )
 
 

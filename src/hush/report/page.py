@@ -6,6 +6,7 @@ import html
 from typing import Any
 
 from hush.engines.result import Result
+from hush.privacy.attack import doubts, risk
 from hush.privacy.guarantee import at_least
 
 STYLE = """
@@ -63,19 +64,24 @@ def _learned(result: Result) -> list[tuple[str, str]]:
 
 
 def _privacy(result: Result) -> str:
-    proved = result.guarantee
-    if proved is None:
-        return "<p class=warn>This method adds no noise: nothing is guaranteed to anybody.</p>"
+    proof = result.proof
+    if proof is None:
+        why = result.no_guarantee or "This method adds no noise."
+        return f"<p class=warn>{html.escape(why)} Nothing is guaranteed to anybody.</p>"
+    proved = proof.guarantee
     items = "".join(f"<li>{html.escape(line)}</li>" for line in proved.assumptions)
+    weak = doubts(proof.plan, proved.delta, risk(proof.plan).advantage)
+    mind = "".join(f"<li>{html.escape(line)}</li>" for line in dict.fromkeys((*weak, *proved.warnings, *result.caveats)))
+    minded = f"<div class=warn><p>Mind:</p><ul>{mind}</ul></div>" if mind else ""
     claimed = ""
     if result.claimed_epsilon is not None:
         claimed = f"<p>The paper's own accounting would print epsilon {result.claimed_epsilon:.2f}; that is not proved.</p>"
     server = "no guarantee in this run"
-    if result.proof is not None and result.proof.server is not None:
-        server = html.escape(str(result.proof.server))
+    if proof.server is not None:
+        server = html.escape(str(proof.server))
     return (
         f"<p>Proved: {html.escape(str(proved))} ({html.escape(proved.relation)}, {html.escape(proved.method)}). It holds if</p>"
-        f"<ul>{items}</ul>{claimed}<p>Against the server itself: {server}.</p>"
+        f"<ul>{items}</ul>{minded}{claimed}<p>Against the server itself: {server}.</p>"
         "<p>The statement to file is <a href=certificate.html>certificate.html</a>.</p>"
     )
 

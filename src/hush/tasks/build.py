@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from hush.errors import UsageError
+from hush.local.remembered import remembered
 from hush.names import pick
 from hush.random import derive
 from hush.tasks.catalogue import dataset
@@ -85,4 +86,5 @@ def load_task(
         caveats=(*dealt.caveats, *((_PUBLIC_START,) if name == "public" else ())),
         of_clients=dealt.of_clients,
         model_name=model or entry.model,
+        drawn=remembered(whole.state_dict()),
     )

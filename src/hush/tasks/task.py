@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from hush.errors import UsageError
 from hush.local.flat import IGNORED, FlatModel, Loss
+from hush.local.remembered import remembered
 from hush.privacy.vocabulary import Enrolled
 from hush.random import row_marks
 from hush.tasks.clients import Clients, Examples, Part, whole
@@ -25,6 +26,9 @@ __all__ = ["Clients", "Examples", "Task", "whole"]
 _POSITIONS = 256
 """Up to so many whole numbers in an input are tokens, each of which may be looked up in a table of its own."""
 
+_GIVEN_WEIGHTS = (
+    "the starting weights came with the model: if they were trained on anybody's data, what that cost is not in this number"
+)
 Held = Examples | tuple[Tensor, Tensor] | Dataset[Any] | Clients | Sequence[Part] | Mapping[Any, Part]
 """Examples that nobody trains on: of no client (a pair), or each client's own (as `Task.clients`)."""
 
@@ -56,9 +60,11 @@ class Task:
     model_name: str = "own"
     notes: tuple[str, ...] = field(default=())
     caveats: tuple[str, ...] = field(default=())
-    """What a reader of a certificate must know of who the clients are."""
+    """What a reader of a certificate must know of who the clients are, and where the model's features come from."""
     of_clients: tuple[str, ...] = field(default=())
     """Which of `validation` and `public` are examples of people who do not train: used openly, and protected by nothing."""
+    drawn: str | None = field(default=None, repr=False)
+    """The weights that Hush itself made for the model, as `remembered` tells them; None where they came with it."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):
@@ -101,6 +107,11 @@ class Task:
         fewest = int(sizes[sizes > 0].min()) if bool((sizes > 0).any()) else None
         dim = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         return Enrolled(self.train.count, fewest, int(sizes.sum()) or None, dim)
+
+    @property
+    def all_caveats(self) -> tuple[str, ...]:
+        """Also that nobody knows what the model's starting weights cost, unless they are those that Hush made."""
+        return self.caveats if remembered(self.model.state_dict()) == self.drawn else (*self.caveats, _GIVEN_WEIGHTS)
 
     def measures(self) -> dict[str, Metric]:
         """What is reported besides loss and accuracy: the user's metrics, or the usual ones for such targets."""

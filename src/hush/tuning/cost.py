@@ -9,6 +9,7 @@ from typing import NamedTuple
 from hush.errors import NoGuarantee
 from hush.privacy.accountant import account
 from hush.privacy.guarantee import at_least
+from hush.privacy.rules import large_delta
 from hush.privacy.vocabulary import Plan
 from hush.tuning.space import Space
 from hush.tuning.study import FAILED, Trial, Tuning
@@ -73,7 +74,8 @@ def accounted_cost(tuning: Tuning, space: Space, budget: float) -> Cost:
     total, all_delta = budget * len(ran), delta * len(ran)
     why = "the sum of theirs, since what was searched shapes their plans"
     text = f"{text} epsilon {at_least(total)} together, at delta={at_least(all_delta, 2)}, {why}"
-    return Cost(text, total, all_delta, unit, relation)
+    large = large_delta(ran[0].plan, all_delta) if ran[0].plan is not None else None
+    return Cost(text if large is None else f"{text}; {large}", total, all_delta, unit, relation)
 
 
 def keeps_the_plan(space: Space) -> bool:

@@ -57,7 +57,7 @@ class Tuning:
 
     history: tuple[Trial, ...]
     interrupted: tuple[Trial, ...] = ()
-    """Those that were broken off and released something that no trial of `history` repeats to the last bit."""
+    """Those that were broken off, and may have released something."""
 
     def count(self, state: str) -> int:
         return sum(trial.state == state for trial in self.history)
@@ -260,12 +260,9 @@ def _distribution(optuna: Any, where: Any) -> Any:
 
 
 def _tuning(study: optuna.Study) -> Tuning:
-    """What was found, and what was broken off: noise that is drawn afresh makes a repeated trial another release."""
-    history = _history(study)
+    """What was found, and what was broken off: a trial that is made again draws other noise, and is another release."""
     broken = _trials([t for t in study.get_trials(deepcopy=False) if t.state.name in ("FAIL", "RUNNING") and not _ended(t)])
-    repeated = [trial.settings for trial in history if trial.plan is not None]
-    fresh = [t for t in broken if t.plan is not None and (t.plan.secure or t.settings not in repeated)]
-    return Tuning(history, tuple(fresh))
+    return Tuning(_history(study), tuple(trial for trial in broken if trial.plan is not None))
 
 
 def _ended(trial: optuna.trial.FrozenTrial) -> bool:
