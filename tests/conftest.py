@@ -1,9 +1,11 @@
-"""Small tasks, and a machine key that belongs to the tests alone."""
+"""Small tasks, a home of the tests' own, and secrets that repeat from one session of tests to the next."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,19 +13,30 @@ import torch
 
 import hush
 from hush.privacy import accountant
+from hush.secret import Secret
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read once, by the first import: set later, a missing data set is looked for on the network
 torch.set_num_threads(1)  # two pytest workers share two cores
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_machine_key(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The same key in every session: a run of the tests then repeats the cohorts and the noise of the run before."""
-    home = tmp_path_factory.mktemp("hush-home")
-    (home / "noise.key").write_bytes(b"this key belongs to Hush's tests")
-    (home / "noise.key").chmod(0o600)
-    os.environ["HUSH_HOME"] = str(home)
+def _own_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["HUSH_HOME"] = str(tmp_path_factory.mktemp("hush-home"))
     os.environ["HUSH_CACHE"] = str(tmp_path_factory.mktemp("hush-cache"))
+
+
+@pytest.fixture(autouse=True)
+def _fresh_secrets_by_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that is repeated draws the same noise and cohorts: fresh secrets follow from its name and from how many it drew."""
+    drawn = count()
+    name = request.node.nodeid.encode()
+    monkeypatch.setattr(Secret, "fresh", lambda: Secret(hashlib.sha256(name + next(drawn).to_bytes(8, "big")).digest()))
+
+
+@pytest.fixture
+def one_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run draws the same secret, which no user can have it do: runs that differ in nothing else can then be compared."""
+    monkeypatch.setattr(Secret, "fresh", lambda: Secret(b"k" * 32))
 
 
 @pytest.fixture(autouse=True, scope="session")

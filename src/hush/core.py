@@ -100,6 +100,9 @@ class Shard(NamedTuple):
     size: Tensor
     own: OwnSecrets | None = None
     """Where each draws its own noise and its own batches of records from, if the method has them do so."""
+    slots: bool = False
+    """Every client keeps its row for the whole of local training, and no shape depends on who else is there: batches are as wide
+    as the clients' `size_class` says, and who has finished waits. A row then is the same, to the last bit, whoever is beside it."""
 
 
 class Server(NamedTuple):
@@ -232,10 +235,20 @@ class Chain(Transform):
             x = part.encode(x, rnd, keys, own)
         return x
 
-    def send(self, x: Tensor, rnd: Round, keys: Tensor, public: Public, own: OwnSecrets | None) -> Tensor:
-        """What really leaves the clients: encoded, and covered with noise of their own where a part says so."""
+    def send(
+        self, x: Tensor, rnd: Round, keys: Tensor, public: Public, own: OwnSecrets | None, absent: Tensor | None = None
+    ) -> Tensor:
+        """What really leaves the clients: encoded, and covered with noise of their own where a part says so.
+
+        Those who are `absent` (`[clients]`) add a row of zeros, and that noise: nothing in their place.
+        """
+        covered = False
         for part, told in zip(self.parts, public, strict=True):
-            x = part.cover(part.encode(x, rnd, keys, told), rnd, own)
+            x = part.encode(x, rnd, keys, told)
+            if absent is not None and not covered:
+                x = x.masked_fill(absent[:, None], 0)
+            covered |= type(part).cover is not Transform.cover
+            x = part.cover(x, rnd, own)
         return x
 
     def unpack(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
@@ -272,8 +285,9 @@ class Chain(Transform):
         parts: list[Transform] = []
         wire = Wire(dim)
         for part in self.parts:
+            if parts:  # not of the last one: what noise adds to a message is not known before the noise is
+                wire = self.parts[len(parts) - 1].wire(wire)
             parts.append(part.sized(wire.entries))
-            wire = part.wire(wire)
         return self if all(a is b for a, b in zip(parts, self.parts, strict=True)) else chain(*parts)
 
     def bound(self, incoming: Bound) -> Bound:
@@ -333,6 +347,10 @@ class LocalUpdate:
         """How many steps clients of these sizes make in a round, in those that `shortened` counts."""
         return sizes.new_ones(sizes.shape)
 
+    def size_class(self, sizes: Tensor) -> Tensor:
+        """Clients of one class train in tensors of one shape (`Shard.slots`): a function of each one's own size and of settings."""
+        return sizes
+
     def initialised(self, learner: FlatModel, params: Tensor, data: Shard, keys: Tensor) -> LocalUpdate:
         """This, with what an initial round finds out about some clients' data. Nothing, unless a paper does so."""
         return self
@@ -384,7 +402,7 @@ class Method:
         if not isinstance(self.pipeline, Chain):
             object.__setattr__(self, "pipeline", chain(self.pipeline))
         if self.local.needs_room and self.pipeline.room() is None:
-            raise UsageError(f"{self.name} clips nothing, so BLUR has no norm to keep updates within: give blur_limit.")
+            raise UsageError("No update is clipped here, so BLUR has no norm to keep it within: give blur_limit.")
 
     def init(self, params: Tensor) -> State:
         """The server's state before the first round."""
@@ -406,7 +424,8 @@ class Method:
         """Clients: train and encode; `[clients, m]`, ready to leave."""
         told = replace(rnd, room=self.pipeline.room(None, public))
         trained = self.local(learner, params, data, told, keys, public)
-        return self.pipeline.send(trained.updates, rnd, keys, public, data.own), trained
+        absent = data.size == 0  # a client without data is as if it were not there: zero-out is just that
+        return self.pipeline.send(trained.updates, rnd, keys, public, data.own, absent if bool(absent.any()) else None), trained
 
     def finish(
         self, params: Tensor, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret

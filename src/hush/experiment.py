@@ -69,8 +69,11 @@ class Spec(BaseModel):
     threat: str | None = None
     masks: str | None = None
     noise_mode: str = "fast"
+    noise_seed: int | None = None
+    diagnostics: bool | None = None
     ledger: str | None = None
     population: str | None = None
+    rollback_protection: bool = True
     eval_every: int = 1
     track_test: bool = False
     set: dict[str, Any] = Field(default_factory=dict)
@@ -175,9 +178,12 @@ class Experiment:
             memory=spec.memory,
             dropout=spec.dropout,
             noise_mode=spec.noise_mode,
+            noise_seed=spec.noise_seed,
+            diagnostics=spec.diagnostics,
             secure_sum=self.secure_sum,
             ledger=spec.ledger,
             population=spec.population,
+            rollback_protection=spec.rollback_protection,
             eval_every=spec.eval_every,
             track_test=spec.track_test,
         )

@@ -1,10 +1,9 @@
 """Randomness that privacy rests on: who takes part, and the noise.
 
 Everything here comes from a 32-byte key and SHAKE-256, by label and round, so a run that was killed draws the same cohorts and
-the same noise when it is resumed, and no state has to be carried. The key is never a public seed: it is HMAC-SHA256(machine key,
-fingerprint of the run), where the machine key was drawn once from `os.urandom` and stays on this machine, and the fingerprint
-covers settings, code and data. Like a deterministic signature (RFC 6979): the same run on the same
-machine repeats, any other run gets independent noise and cohorts, and a published seed tells nobody anything.
+the same noise when it is resumed, and no state has to be carried. Every run with a guarantee draws a key of its own from
+`os.urandom`, and keeps it in its folder, for its owner alone, until it is complete: no other run ever has it. A run without a
+guarantee may repeat: its key follows from a seed.
 
 The Gaussian draws are floats (`fast` noise): good for research, and every guarantee that rests on them says so.
 """
@@ -37,13 +36,9 @@ class Secret:
         return Secret(os.urandom(32))
 
     @staticmethod
-    def for_run(fingerprint: str) -> Secret:
-        """The key of the run that `fingerprint` determines, on this machine."""
-        return Secret(machine_key()).of_run(fingerprint)
-
-    def of_run(self, fingerprint: str) -> Secret:
-        """The key of one run under this one: two runs never share noise, also where somebody gives both the same secret."""
-        return Secret(hmac.new(self.key, fingerprint.encode(), hashlib.sha256).digest())
+    def of_seed(*seeds: int) -> Secret:
+        """A key that anybody can repeat who knows the seeds: for runs without a guarantee."""
+        return Secret(hashlib.sha256(f"noise of the seeds {seeds}".encode()).digest())
 
     def stream(self, label: str, index: int, length: int) -> bytes:
         """`length` bytes of the stream `label` in round `index`."""
@@ -84,37 +79,8 @@ class Secret:
         return (normal * std).to(like.dtype).reshape(like.shape)
 
 
-def machine_key() -> bytes:
-    """This machine's own key: made once from `os.urandom`, readable by its user alone, never written into a run."""
-    path = state_dir() / "noise.key"
-    try:
-        return _read_or_create(path)
-    except OSError:
-        return os.urandom(32)  # no place to keep one: runs are then private but cannot be repeated
-
-
 def state_dir() -> Path:
     """Where Hush keeps what belongs to this machine: `HUSH_HOME`, or the user's state folder."""
     if home := os.environ.get("HUSH_HOME"):
         return Path(home)
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hush"
-
-
-def _read_or_create(path: Path) -> bytes:
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = path.with_name(f"{path.name}.{os.getpid()}")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
-            f.write(os.urandom(32))
-            f.flush()
-            os.fsync(f.fileno())
-        try:
-            os.link(draft, path)  # fails if another process was first: then its key is the key
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
-    key = path.read_bytes()
-    if len(key) != 32:
-        raise OSError(f"{path} does not hold a key")
-    return key

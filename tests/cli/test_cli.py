@@ -14,6 +14,7 @@ import pytest
 
 from hush.cli import main
 from hush.cli.console import figures
+from hush.secret import Secret
 
 FAST = ["--rounds", "3", "--clients", "60", "--cohort", "12", "--model", "logistic"]
 
@@ -137,6 +138,7 @@ def test_compare_gives_one_table_and_one_plot(capsys: pytest.CaptureFixture[str]
     assert len(json.loads((tmp_path / "c" / "compare.json").read_text())["methods"]) == 3
 
 
+@pytest.mark.usefixtures("one_secret")
 def test_a_comparison_that_broke_off_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     flags = [*FAST, "--epsilon", "1", "--out", str(tmp_path / "c")]
     code, out, _ = hush(capsys, "compare", "fedavg", "dp-fedavg", *flags, "--json")
@@ -208,7 +210,7 @@ BAD = {
     "run dp-fedavg --secure --sampling poisson": "any size",
     "run fedavg --secure": "adds no noise",
     "ledger create x.db --population p --epsilon 5 --clients 0": "--clients must be a number from 1",
-    "ledger create x.db --population p --epsilon 5 --clients 1": "give one (--delta)",
+    "ledger create x.db --population p --epsilon 5 --unit record --records 9": "give --delta",
     "ledger create x.db --population p --epsilon 5 --clients 9 --delta 3": "delta must lie between 0 and 1",
     "run dp-fedavg --set learning_rate=1": "did you mean 'lr'",
     "run dp-fedavg --rounds 99999999999999999999": "rounds must be at most",
@@ -376,15 +378,19 @@ def kill_twice_and_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str], f
         assert process.returncode == -signal.SIGKILL
         command = ["run", "--resume", "killed"]
     assert len((tmp_path / "killed" / "rounds.jsonl").read_text().splitlines()) >= kills[-1]
+    kept = json.loads((tmp_path / "killed" / "run.json").read_text())
     code, again, err = hush(capsys, "run", "--resume", str(tmp_path / "killed"), "--json")
     assert code == 0, err
-    code, out, err = hush(capsys, "run", "fed-smp-top-k", *flags, "--out", str(tmp_path / "whole"), "--json")
+    with pytest.MonkeyPatch.context() as patch:  # a run that draws the secret that the other one kept
+        patch.setattr(Secret, "fresh", lambda: Secret(bytes.fromhex(kept["secret"])))
+        code, out, err = hush(capsys, "run", "fed-smp-top-k", *flags, "--out", str(tmp_path / "whole"), "--json")
     assert code == 0, err
     a, b = json.loads(out), json.loads(again)
-    for key in ("seconds", "seconds_per_round"):
+    assert b["run_id"] == kept["run_id"]
+    for key in ("seconds", "seconds_per_round", "run_id"):
         a.pop(key), b.pop(key)
     assert a == b
-    for name in ("model.safetensors", "rounds.jsonl", "certificate.json"):
+    for name in ("model.safetensors", "rounds.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes()
 
 

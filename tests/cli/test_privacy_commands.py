@@ -172,6 +172,20 @@ def test_a_careless_delta_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
     assert "permits publishing one" in err
 
 
+def test_few_clients_are_recommended_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Before anything is trained, with what to type; and the delta of few is not the guess that one of them is published."""
+    few = ["--clients", "5", "--cohort", "2", "--rounds", "1", "--model", "logistic", "--noise", "1", "--json"]
+    out = str(tmp_path / "r")
+    for more in (["--dry-run"], ["--out", out]):
+        code, said, err = hush(capsys, "run", "dp-fedavg", *few, *more)
+        assert code == 0
+        assert json.loads(said)["delta"] == 0.01
+        assert "hush run fed-spa" in err
+    assert err.index("hush run fed-spa") < err.index("dp-fedavg")  # which is its bar
+    _, _, err = hush(capsys, "run", "dp-sgd", *few, "--dry-run")
+    assert "fed-spa" not in err
+
+
 def smaller_audits(monkeypatch: pytest.MonkeyPatch, *scenes: Scene) -> None:
     """`make soak` has whole ones."""
     # the package's name `audit` is the function, so the module is asked for by its path

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hush.certify import _facts
+from hush.certify import _settings, _spec_of
 from tests.cli.test_cli import hush
 
 FEW = ["--rounds", "4", "--set", "local_steps=2"]
@@ -27,7 +27,8 @@ def test_epsilon_and_calibrate_of_records(capsys: pytest.CaptureFixture[str]) ->
     assert code == 0
     assert "eps=0.999" in out or "eps=1.00" in out
     assert "5 of 45 rounds" in out
-    assert "note:" not in err
+    assert "amplifies nothing" not in err
+    assert "delta is not below 1/60,000" in err  # of all clients' records, not of the smallest client's
     code, _, err = hush(capsys, "epsilon", "--noise", "4", *flags, "--cohort", "10", "--clients", "100", "--sampling", "poisson")
     assert code == 0
     assert "amplifies nothing for a record" in err
@@ -51,11 +52,14 @@ def test_a_run_is_certified_for_records(capsys: pytest.CaptureFixture[str], tmp_
     assert "at the client that holds the fewest" in page
     code, out, _ = hush(capsys, "certify", folder)
     assert code == 0, out
-    assert _facts(certificate).passed
+    spec = _spec_of(tmp_path / "r", "fed-spa")
+    assert _settings(spec, certificate).check.passed
     for key, value in (("steps", 1), ("participations", 9), ("period", 9)):  # a plan of something else than what ran
         forged = copy.deepcopy(certificate)
         forged["plan"]["phases"][0][key] = value
-        assert not _facts(forged).passed, key
+        assert not _settings(spec, forged).check.passed, key
+    forged = certificate | {"plan": certificate["plan"] | {"total": 2}}  # a delta is large for many records
+    assert not _settings(spec, forged).check.passed
     certificate["noise_multiplier"] *= 2
     (tmp_path / "r" / "certificate.json").write_text(json.dumps(certificate))
     assert hush(capsys, "certify", folder)[0] == 2

@@ -27,6 +27,7 @@ def test_a_run_whose_sum_is_secure(capsys: pytest.CaptureFixture[str], tmp_path:
     page = (tmp_path / "r" / "certificate.html").read_text()
     assert "a curious server that follows the protocol" in page
     assert "SecAgg+" in page
+    assert "in no cohort of 12, however its graph is drawn" in page
     assert f"those of {result['secure_sum']['honest_min']} honest ones" in page
     code, out, _ = hush(capsys, "certify", str(tmp_path / "r"), "--json")
     assert code == 0
@@ -55,7 +56,10 @@ def test_what_is_changed_of_a_secure_sum_is_found(capsys: pytest.CaptureFixture[
     def no_sum(c: dict[str, Any]) -> None:
         c["secure_sum"] = c["configuration"]["secure_sum"] = None
 
-    for change in (floor, promises, promises_everywhere, weaker_shares, no_sum):
+    def less_likely(c: dict[str, Any]) -> None:
+        c["secure_sum"]["leak_bound"] = c["configuration"]["secure_sum"]["leak_bound"] = 1e-20
+
+    for change in (floor, promises, promises_everywhere, weaker_shares, no_sum, less_likely):
         told = json.loads(true)
         change(told)
         told["configuration_sha256"] = digest(told["configuration"])
@@ -71,7 +75,7 @@ def test_what_is_changed_of_a_secure_sum_is_found(capsys: pytest.CaptureFixture[
 def test_a_dry_run_counts_the_protocols_bytes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     _, out, _ = hush(capsys, "run", *SECURE, "--dry-run", "--json")
     expected = json.loads(out)
-    _, out, _ = hush(capsys, "run", *SECURE, "--out", str(tmp_path / "r"), "--json")
+    _, out, _ = hush(capsys, "run", *SECURE, "--diagnostics", "--out", str(tmp_path / "r"), "--json")
     ran = json.loads(out)
     assert expected["uplink_bytes_per_client"] == pytest.approx(ran["uplink_bytes_per_client"], rel=0.01)
     assert expected["downlink_bytes_per_client"] == pytest.approx(ran["downlink_bytes_per_client"], rel=0.01)

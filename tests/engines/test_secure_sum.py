@@ -39,12 +39,12 @@ KEY = Secret(b"a key that only these tests have")
 
 
 def set_up(method: hush.Method, **more: Any) -> Run:
-    settings: dict[str, Any] = {"rounds": 4, "cohort": Rotation(6), "secure_sum": SecureSum(), "secret": KEY} | more
-    return simulation.set_up(method, TASK, **settings)
+    settings: dict[str, Any] = {"rounds": 4, "cohort": Rotation(6), "secure_sum": SecureSum()} | more
+    return replace(simulation.set_up(method, TASK, **settings), secret=KEY)
 
 
 def models(run: Run) -> list[torch.Tensor]:
-    now, _ = simulation.start(run, None, False)
+    now, _ = simulation.start(run, None)
     after = []
     for _ in range(run.rounds):
         now, _, _ = play_round(run, now)
@@ -81,7 +81,7 @@ def test_so_it_is_with_amortised_masks(cohort: hush.cohort.Cohort) -> None:
     assert run.plan.honest_min == 10
     if not isinstance(cohort, SecretParticipation):  # whose plain sum has no noise of those that send nothing else
         assert all(torch.equal(a, b) for a, b in zip(models(run), models(replace(run, federation=None)), strict=True))
-    now, _ = simulation.start(run, None, False)
+    now, _ = simulation.start(run, None)
     now, _, _ = play_round(set_up(methods.cpfed_output(noise=1.0), cohort=cohort, secure_sum=SecureSum(masks="amortised")), now)
     each = (now.sent - 12 * (128 + 85)) / 12
     assert each == run.method.uplink(run.learner.dim).bytes + 85  # after the keys, a vector and an envelope are all
@@ -97,7 +97,7 @@ def test_amortised_masks_need_everybody_and_a_round_is_paid_before_it_begins() -
     with pytest.raises(UsageError, match="in vain"):
         set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), dropout=0.3, secure_sum=amortised)
     run = replace(set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), secure_sum=amortised), dropout=0.9)
-    now, _ = simulation.start(run, None, False)
+    now, _ = simulation.start(run, None)
     now, record, _ = play_round(run, now)
     assert "are missing" in record["broke_off"]
     assert (now.charges, now.aborted) == (1, 0)
@@ -182,7 +182,7 @@ def test_secret_participation_asks_everybody_and_is_amplified() -> None:
     everyone = set_up(methods.dp_fedavg(noise=1.0), cohort=FixedSize(12), rounds=3)
     assert everyone.plan is not None
     assert hush.account(run.plan, 1e-3).epsilon < 0.8 * hush.account(everyone.plan, 1e-3).epsilon
-    now, _ = simulation.start(run, None, False)
+    now, _ = simulation.start(run, None)
     now, _, _ = play_round(run, now)
     message = run.method.uplink(run.learner.dim)
     assert now.sent > 12 * message.bytes  # also those whose coin said no sent a vector: of noise
@@ -215,8 +215,9 @@ def test_clients_vanish_at_every_moment_and_the_sum_is_of_those_who_sent() -> No
         dropout=0.2,
         secure_sum=SecureSum(tolerate=0.6, corrupted=0.1),
         rounds=6,
+        diagnostics=True,
     )
-    now, _ = simulation.start(run, None, False)
+    now, _ = simulation.start(run, None)
     seen: list[tuple[int, ...]] = []
     assert run.federation is not None
     begin = run.federation.begin
@@ -253,7 +254,6 @@ def test_a_round_beyond_the_tolerated_loss_breaks_off_and_costs_nothing(tmp_path
         secure_sum=SecureSum(tolerate=0.34, corrupted=0.1),
         out=tmp_path / "run",
         population="p",
-        secret=KEY,
         **settings,
     )
     assert result.rounds == 30
@@ -287,7 +287,7 @@ def test_a_cohort_whose_round_broke_off_has_its_turn_again() -> None:
         return begin(round, who, lost)
 
     run.federation.begin = spied  # type: ignore[method-assign]
-    now, _ = simulation.start(run, None, False)
+    now, _ = simulation.start(run, None)
     for _ in range(30):
         before = now.counted
         now, _, _ = play_round(run, now)

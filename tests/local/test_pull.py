@@ -146,9 +146,7 @@ def test_an_adaptive_clip_takes_the_norm_along() -> None:
 def test_bit_for_bit_without_it() -> None:
     """lambda = 0 and c = 0 are DP-FedAvg."""
     plain, zero = (
-        hush.simulate(
-            replace(methods.build(name, **more), name="either"), make_task(), rounds=3, cohort=4, seed=3, secret=Secret(bytes(32))
-        )
+        hush.simulate(replace(methods.build(name, **more), name="either"), make_task(), rounds=3, cohort=4, seed=3, noise_seed=1)
         for name, more in (
             ("dp-fedavg", {"noise": 1.0}),
             ("dp-fedavg+blur+lus", {"noise": 1.0, "blur": 0.0, "sparsity": 0.0}),

@@ -25,7 +25,6 @@ from hush.privacy.accountant import account, profile
 from hush.privacy.attack import trade_off
 from hush.privacy.plan import needs_noise, plan_of, with_noise
 from hush.privacy.record_plan import has_own_noise
-from hush.secret import Secret
 from hush.tasks.task import Task
 
 _ENTRIES = 4_000_000
@@ -123,7 +122,7 @@ def _attack(method: Method, kind: Cohort, scene: Scene, clients: int) -> Attack:
     """Victims of a huge update, in or out by the auditor's coin; the sign alternates, so that noise which repeats cancels."""
     cohort = cohort_like(kind, clients, scene.rate, scene.rounds)
     plan = plan_of(method, cohort, clients, scene.rounds)
-    stage = Stage(method, cohort, clients, secret=Secret.fresh())
+    stage = Stage(method, cohort, clients)
     present: list[np.ndarray] = []
     absent: list[np.ndarray] = []
     while min(sum(len(part) for part in arm) for arm in (present, absent)) < scene.victims:

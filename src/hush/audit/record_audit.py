@@ -28,7 +28,6 @@ from hush.privacy.attack import trade_off, trade_off_of
 from hush.privacy.plan import plan_of
 from hush.privacy.record_plan import record_plan
 from hush.privacy.vocabulary import Enrolled, Plan
-from hush.secret import Secret
 from hush.tasks.task import Task
 
 RECORD_SCENES = (Scene(1, 1.0, 10_000), Scene(4, 0.3, 5_000))
@@ -66,7 +65,7 @@ def _attack(method: Method, local: DpSgd, scene: Scene) -> Attack:
     """Victims whose record points one way or the other, by the auditor's coin; each client's messages are watched."""
     size = max(local.batch_size, round(local.batch_size / scene.rate))
     staged = replace(method, local=replace(local, steps=1))
-    stage = RecordStage(staged, _CLIENTS, size, _DIM, secret=Secret.fresh())
+    stage = RecordStage(staged, _CLIENTS, size, _DIM)
     enrolled = Enrolled(_CLIENTS, size, dim=_DIM)
     plan = plan_of(stage.run.method, stage.run.cohort, enrolled, scene.rounds)
     one: list[np.ndarray] = []
@@ -134,7 +133,7 @@ def _one_coordinate(method: Method, local: AsWritten) -> Staged:
     dim = max(each, round(each / (local.mask.ratio if local.mask else 1.0)))
     local = replace(local, clip=clip, steps=1, batch_size=each)
     staged = replace(method, local=local)
-    stage = RecordStage(staged, clients, each, dim, secret=Secret.fresh())
+    stage = RecordStage(staged, clients, each, dim)
     one: list[np.ndarray] = []
     other: list[np.ndarray] = []
     for index in range(_REPEATS):
@@ -157,7 +156,7 @@ def _sum_of_a_sampled_cohort(method: Method, local: AsWritten) -> Staged:
     local = replace(local, steps=1, batch_size=1)
     staged = replace(method, local=local)
     cohort = FixedSize(few)
-    stage = RecordStage(staged, clients, 1, clients, secret=Secret.fresh(), cohort=cohort)
+    stage = RecordStage(staged, clients, 1, clients, cohort=cohort)
     length = local.reach(clients)
     one: list[np.ndarray] = []
     other: list[np.ndarray] = []

@@ -53,7 +53,7 @@ def _noise_checks(method: Method, binomial: bool) -> Iterator[Check]:
     local, dim = method.local, _dim(method)
     assert isinstance(local, DpSgd)
     few = replace(method, local=replace(local, steps=min(local.steps, _FEW_STEPS)))
-    stage = RecordStage(few, _CLIENTS, max(1, local.batch_size), dim, secret=Secret.fresh())
+    stage = RecordStage(few, _CLIENTS, max(1, local.batch_size), dim)
     std = math.sqrt(stage.local.steps) * (stage.local.noise or 0.0)
     if binomial:
         release = record_plan(stage.run.method, stage.run.cohort, Enrolled(_CLIENTS, local.batch_size, dim=dim), 1, None)
@@ -83,7 +83,7 @@ def _noise_checks(method: Method, binomial: bool) -> Iterator[Check]:
     )
     beside = float((z[:, 1:] * z[:, :-1]).sum() / math.sqrt(z[:, 1:].numel()))
     yield Check("noise fresh in each entry", abs(beside) < _SIX, f"neighbours correlate by {beside:+.1f} standard deviations")
-    again = RecordStage(few, _CLIENTS, max(1, local.batch_size), dim, secret=Secret.fresh()).play(0)
+    again = RecordStage(few, _CLIENTS, max(1, local.batch_size), dim).play(0)
     same = bool(torch.equal(again.values, rounds[0].values))
     yield Check("noise is secret", not same, "a second run with the same seed " + ("repeats it" if same else "draws other noise"))
 
@@ -94,7 +94,7 @@ def _clip_checks(method: Method) -> Iterator[Check]:
     assert isinstance(local, DpSgd)
     silent = replace(method, local=replace(local, noise=0.0, steps=1))
     sizes = (1e-3, 0.5, 1.0, 10.0, 1e6, 1e20)
-    stage = RecordStage(silent, len(sizes), local.batch_size, dim, secret=Secret.fresh())
+    stage = RecordStage(silent, len(sizes), local.batch_size, dim)
     reach = stage.local.reach(dim)
     active = stage.masks(0).double()
     stage.plant(active / active.sum(1, keepdim=True).sqrt() * torch.tensor(sizes)[:, None] * reach)
@@ -118,7 +118,7 @@ def _batch_checks(method: Method) -> Iterator[Check]:
     assert isinstance(local, DpSgd)
     size = 3 * local.batch_size
     silent = replace(method, local=replace(local, noise=0.0, steps=_STEPS))
-    stage = RecordStage(silent, _MANY, size, dim, secret=Secret.fresh())
+    stage = RecordStage(silent, _MANY, size, dim)
     stage.plant(everywhere(_MANY, dim, torch.ones(_MANY), 1e3 * stage.local.reach(dim)))
     counts = along(stage.play(0)).numpy()
     whole = np.rint(counts)

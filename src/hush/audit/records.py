@@ -37,9 +37,7 @@ class Messages:
 class RecordStage:
     """`clients` clients of `size` records each; the first record of each is the victim's, all others are zero."""
 
-    def __init__(
-        self, method: Method, clients: int, size: int, dim: int, secret: Secret | None = None, cohort: Cohort | None = None
-    ) -> None:
+    def __init__(self, method: Method, clients: int, size: int, dim: int, cohort: Cohort | None = None) -> None:
         local = method.local
         if not isinstance(local, DpSgd):
             raise UsageError(f"{method.name} has no noise inside local training: audit it as it is.")
@@ -53,7 +51,8 @@ class RecordStage:
             name="audit",
         )
         cohort = cohort or Rotation(clients)
-        self.run: Run = set_up(method, task, rounds=1, cohort=cohort, device="cpu", chunk=clients, secret=secret, eval_every=10**9)
+        run = set_up(method, task, rounds=1, cohort=cohort, device="cpu", chunk=clients, eval_every=10**9)
+        self.run: Run = replace(run, secret=Secret.fresh())  # also where nothing is proved, and a run may repeat
         self.ids = torch.arange(clients)
 
     @property

@@ -106,7 +106,7 @@ class Release:
 class Stage:
     """`clients` planted clients, and so large a model that a round publishes an entry for each, or `entries` in all."""
 
-    def __init__(self, method: Method, cohort: Cohort, clients: int, entries: int = 0, secret: Secret | None = None) -> None:
+    def __init__(self, method: Method, cohort: Cohort, clients: int, entries: int = 0) -> None:
         if any(isinstance(part, Votes) for part in method.pipeline.parts):
             raise NoGuarantee(
                 f"{method.name} releases a model that learned from noised votes: the sums that an audit compares cannot be "
@@ -141,15 +141,15 @@ class Stage:
             cohort=cohort,
             device="cpu",
             chunk=256,
-            secret=secret,
             eval_every=10**9,
         )
-        self.run: Run = replace(run, rounds=10**9, rounds_planned=10**9)
+        # a secret of its own also where nothing is proved, and a run may repeat
+        self.run: Run = replace(run, rounds=10**9, rounds_planned=10**9, secret=Secret.fresh())
         self._round = 0
 
     def start(self) -> Snapshot:
         """The state before a training, where the model is zero; rounds go on counting, so that no noise is asked for twice."""
-        fresh, _ = start(self.run, None, False)
+        fresh, _ = start(self.run, None)
         return replace(fresh, round=self._round)
 
     def play(self, now: Snapshot, members: Tensor, sign: float = 1.0) -> tuple[Snapshot, Release]:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -45,8 +42,8 @@ class Check(NamedTuple):
 
 def structural_checks(method: Method, cohort_of: Callable[[int, float], Cohort], clients: int) -> list[Check]:
     """All of them. `cohort_of` makes the kind of cohort that is claimed, for so many clients at such a rate."""
-    silent = Stage(method, cohort_of(_FEW, 1.0), _FEW, entries=_VALUES // _ROUNDS, secret=Secret.fresh())
-    stage = Stage(method, cohort_of(clients, 1.0), clients, secret=Secret.fresh())
+    silent = Stage(method, cohort_of(_FEW, 1.0), _FEW, entries=_VALUES // _ROUNDS)
+    stage = Stage(method, cohort_of(clients, 1.0), clients)
     std = find_noise(method)[0].std
     quiet, stray = _play(silent, torch.zeros(_FEW, dtype=torch.bool), _ROUNDS)
     loud, stray_loud = _play(stage, torch.ones(clients, dtype=torch.bool), 8)
@@ -185,34 +182,19 @@ def _lone_client(method: Method, stage: Stage) -> Check:
     return Check("a lone client sends the same", gap <= max(least, 1e-9 * float(together.abs().max())), told)
 
 
-@contextmanager
-def _another_machine() -> Iterator[None]:
-    """A machine with a key of its own, for as long as it lasts."""
-    before = os.environ.get("HUSH_HOME")
-    with tempfile.TemporaryDirectory() as home:
-        os.environ["HUSH_HOME"] = home
-        try:
-            yield
-        finally:
-            os.environ.pop("HUSH_HOME")
-            if before is not None:
-                os.environ["HUSH_HOME"] = before
-
-
 def _fresh(method: Method, cohort_of: Callable[[int, float], Cohort]) -> Iterator[Check]:
-    """The same run with every public seed alike, on two machines: neither noise nor cohorts may be shared."""
+    """The same run twice, with every public seed alike: neither noise nor cohorts may be shared."""
     draws, cohorts = [], []
     for _ in range(2):
         torch.manual_seed(0)
         np.random.seed(0)  # what a careless noise would be drawn from
-        with _another_machine():
-            stage = Stage(method, cohort_of(_FEW, 1.0), _FEW, entries=2000)
-            draws.append(stage.play(stage.start(), torch.zeros(_FEW, dtype=torch.bool))[1].values)
-            run = Stage(method, cohort_of(1000, 0.3), 1000).run
-            cohorts.append(set(run.cohort.draw(0, 1000, run.cohort.init(1000), run.secret)[0].tolist()))
+        stage = Stage(method, cohort_of(_FEW, 1.0), _FEW, entries=2000)
+        draws.append(stage.play(stage.start(), torch.zeros(_FEW, dtype=torch.bool))[1].values)
+        run = Stage(method, cohort_of(1000, 0.3), 1000).run
+        cohorts.append(set(run.cohort.draw(0, 1000, run.cohort.init(1000), run.secret)[0].tolist()))
     a, b = draws
     overlap = float((a * b).sum() / (a.norm() * b.norm()).clamp_min(1e-300)) * math.sqrt(len(a))
-    told = f"two machines' noise correlates by {overlap:+.1f} standard deviations"
+    told = f"the noise of two runs correlates by {overlap:+.1f} standard deviations"
     yield Check("noise independent of public seeds", abs(overlap) < _SIX, told)
     yield _apart("cohorts independent of public seeds", cohorts[0], cohorts[1], 1000)
 

@@ -73,16 +73,16 @@ def watch_training(method: Method, task: Task, cohort_for: Callable[[int], Cohor
     lr = method.server.lr if isinstance(method.server, Average) else 1.0
     staged = replace(method, local=WithCanaries(method.local, len(real.x), members, size), server=Average(lr))
     watched = replace(task, clients=clients)
-    run = set_up(
+    ready = set_up(
         staged,
         watched,
         rounds=rounds,
         cohort=cohort_for(clients.count),
         device="cpu",
-        secret=Secret.fresh(),
         eval_every=10**9,
     )
-    now, _ = start(run, None, False)
+    run = replace(ready, secret=Secret.fresh())  # also where nothing is proved, and a run may repeat
+    now, _ = start(run, None)
     own = directions(torch.arange(CANARIES), run.learner.dim).double()
     scores = torch.zeros(CANARIES, dtype=torch.float64)
     for _ in range(rounds):

@@ -15,7 +15,8 @@ from hush.errors import UsageError
 from hush.experiment import Spec, parse_settings, read_toml
 
 Delta = Annotated[
-    float | None, typer.Option("--delta", help="Delta [default: n^-1.1, n the clients or, where records are protected, those].")
+    float | None,
+    typer.Option("--delta", help="Delta [default: min(n^-1.1, 0.01), n the clients or, where records are protected, those]."),
 ]
 Sampling = Annotated[
     str | None,
@@ -36,6 +37,13 @@ Evaluation = Annotated[
     typer.Option("--evaluation", help="central: on nobody's examples; clients: on a tenth of each client's own, kept apart."),
 ]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie [default: $HUSH_DATA, or the user's cache].")]
+RollbackProtection = Annotated[
+    bool | None,
+    typer.Option(
+        "--rollback-protection/--no-rollback-protection",
+        help="Refuse a shared ledger that this machine cannot remember (default), or go on, and say so on the certificate.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, and nothing else.")]
 
 
@@ -98,12 +106,20 @@ class RunFlags:
         str | None,
         typer.Option("--noise-mode", help="fast (default, for research) or secure: exact, cryptographic, not repeatable."),
     ] = None
+    noise_seed: Annotated[
+        int | None, typer.Option("--noise-seed", help="Repeat noise and cohorts to the last bit: no guarantee holds then.")
+    ] = None
+    diagnostics: Annotated[
+        bool | None,
+        typer.Option("--diagnostics/--no-diagnostics", help="Keep un-noised figures [default: where nothing is guaranteed]."),
+    ] = None
     ledger: Annotated[
         str | None, typer.Option("--ledger", help="A ledger shared by all runs on the same clients; its budget is enforced.")
     ] = None
     population: Annotated[
         str | None, typer.Option("--population", help="With --ledger: whose privacy is spent [default: the data set].")
     ] = None
+    rollback_protection: RollbackProtection = None
     dropout: Annotated[float | None, typer.Option("--dropout", help="Share of selected clients that vanishes.")] = None
     eval_every: Annotated[int | None, typer.Option("--eval-every", help="Evaluate every so many rounds.")] = None
     track_test: Annotated[

@@ -21,6 +21,7 @@ from hush.engines.simulation import train
 from hush.errors import DataError, HushError, UsageError
 from hush.experiment import Experiment, Spec, on_the_same_clients, resolve
 from hush.privacy.guarantee import at_least
+from hush.privacy.rules import warnings_of
 from hush.report.seeds import over_seeds
 from hush.report.tables import comparison
 from hush.secagg.terms import Terms
@@ -167,15 +168,16 @@ def _all_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, to
 
 
 def _one(ready: Run, folder: RunDir, label: str) -> Result:
-    """One run with its progress bar and its page."""
+    """One run with its progress bar and its page; what speaks against it is said before it begins."""
+    told = warnings_of(ready.plan, ready.delta) if ready.plan is not None and ready.delta is not None else ()
+    for line in (*told, *_planned_losses(ready)):
+        say(f"note: {line}")
     with round_progress() as progress:
         bar = progress.add_task(label, total=ready.rounds, figures="")
         result = train(ready, out=folder.path, resume=True, on_round=_advance(progress, bar))
     from hush.report.certificate_page import certificate_page
     from hush.report.page import run_page
 
-    for line in (*(result.guarantee.warnings if result.guarantee else ()), *_planned_losses(ready)):
-        say(f"note: {line}")
     certificate = folder.read_json("certificate.json")
     folder.write_bytes("certificate.html", certificate_page(certificate).encode())
     details = folder.keep_rounds("diagnostics.jsonl", result.rounds)
@@ -248,6 +250,8 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
             )
             | {"settings": e.settings}
         )
+    for line in dict.fromkeys(line for row in rows for line in row["warnings"]):
+        say(f"note: {line}")
     if as_json:
         print_json(rows[0] if len(rows) == 1 else {"methods": rows})
         return

@@ -13,17 +13,20 @@ from torch import Tensor
 from hush.core import Method
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
-from hush.engines.rundir import IDENTITY, LEDGER, RunDir
+from hush.engines.rundir import CHECKPOINT, IDENTITY, LEDGER, RunDir
 from hush.errors import DataError, NoGuarantee, UsageError
 from hush.privacy.accountant import fits
 from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
 from hush.privacy.plan import is_private
 from hush.privacy.settle import as_charged
 from hush.privacy.vocabulary import Plan
+from hush.secret import Secret
 
 
-def refuse_idle_ledger(method: Method, plan: Plan | None, ledger: object, population: str | None) -> None:
-    """A ledger that would have nothing to write down, or a population without a ledger."""
+def refuse_idle_ledger(
+    method: Method, plan: Plan | None, ledger: object, population: str | None, rollback_protection: bool
+) -> None:
+    """A ledger that would have nothing to write down, or what is said of a ledger where there is none."""
     if ledger is not None and plan is None:
         how = "a proof" if is_private(method) else "noise"
         raise NoGuarantee(
@@ -32,18 +35,20 @@ def refuse_idle_ledger(method: Method, plan: Plan | None, ledger: object, popula
         )
     if population is not None and ledger is None:
         raise UsageError("A population is who a ledger keeps account of: give the ledger, too (ledger=..., --ledger FILE).")
+    if not rollback_protection and ledger is None:
+        raise UsageError("Rollback protection is a shared ledger's: give the ledger, too (ledger=..., --ledger FILE).")
 
 
-def delta_of(ledger: Ledger | Path | str | None, population: str) -> float | None:
+def delta_of(ledger: Ledger | Path | str | None, population: str, rollback_protection: bool) -> float | None:
     """The delta of the budget that a run will be held to, where its ledger has one: what is said of the run is said at that."""
     if ledger is None or isinstance(ledger, Ledger):
         pool = None if ledger is None else ledger.populations.get(population)
         return pool.delta if pool is not None else None
     if not Path(ledger).is_file():
         return None
-    opened = Ledger(ledger)
+    opened = Ledger(ledger, rollback_protection=rollback_protection)
     try:
-        return delta_of(opened, population)
+        return delta_of(opened, population, rollback_protection)
     finally:
         opened.close()
 
@@ -52,7 +57,7 @@ def refuse_uncharged(run: Run, done: Result) -> None:
     """A complete run that is asked for with a ledger must have been charged there."""
     if run.ledger is None or run.plan is None or done.run_id is None:
         return
-    ledger = Ledger(run.ledger)
+    ledger = Ledger(run.ledger, rollback_protection=run.rollback_protection)
     charged = sum(pool.runs[done.run_id].charges for pool in ledger.populations.values() if done.run_id in pool.runs)
     ledger.close()
     if charged < (done.rounds_charged or 0):
@@ -60,16 +65,19 @@ def refuse_uncharged(run: Run, done: Result) -> None:
 
 
 def identified(run: Run, folder: RunDir | None) -> Run:
-    """The run under the name it has in its folder: a run with fresh noise has one that its secret does not tell."""
-    if folder is None or not run.secure:
+    """The run under the name and with the secret that its folder keeps until it is complete; secure noise is never kept."""
+    if folder is None:
         return run
-    if not folder.has(IDENTITY):
-        folder.write_json(IDENTITY, {"run_id": run.run_id})
-        return run
-    known = str(folder.read_json(IDENTITY).get("run_id"))
-    if not known.startswith(run.mark):
-        raise DataError(f"{folder.path} holds a run with other settings or data, or of another machine: it cannot go on from here.")
-    return replace(run, run_id=known)
+    if folder.has(IDENTITY):
+        kept = folder.read_json(IDENTITY)
+        if kept["fingerprint"] != run.fingerprint:
+            raise DataError(f"{folder.path} holds a run with other settings or other data: it cannot go on from here.")
+        return replace(run, run_id=kept["run_id"], secret=run.secret if run.secure else Secret(bytes.fromhex(kept["secret"])))
+    if folder.has(CHECKPOINT):
+        raise DataError(f"{folder.path} holds a run without its {IDENTITY}: what it released cannot be told, and it cannot go on.")
+    kept = {"run_id": run.run_id, "fingerprint": run.fingerprint}
+    folder.write_json(IDENTITY, kept if run.secure else kept | {"secret": run.secret.key.hex()}, mode=0o600)
+    return run
 
 
 @contextmanager
@@ -79,7 +87,7 @@ def account_of(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAc
     if run.plan is None or path is None:
         yield None
         return
-    ledger = Ledger(path, own=run.ledger is None)
+    ledger = Ledger(path, own=run.ledger is None, rollback_protection=run.rollback_protection)
     try:
         account = ledger.open_run(run.run_id, run.population, run.plan)
         if account.charges < now.charges:
@@ -89,8 +97,6 @@ def account_of(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAc
             )
         if account.new and run.ledger is not None:
             warnings.warn(f"'{run.population}' is new in {path} and has no budget: rounds are recorded, not limited.", stacklevel=2)
-        if not run.secure and run.ledger is not None and now.round == 0 and account.charges > 0:
-            warnings.warn("This very run was charged before: the same noise again releases nothing new, and is free.", stacklevel=2)
         yield account
     finally:
         ledger.close()

@@ -111,6 +111,7 @@ def estimate(
         "epsilon": guarantee.epsilon if guarantee else None,
         "epsilon_server": proof.server.epsilon if proof and proof.server else None,
         "delta": guarantee.delta if guarantee else None,
+        "warnings": list(guarantee.warnings) if guarantee else [],
         "claimed_epsilon": proof.claim.epsilon if proof and proof.claim else None,
         "noise_multiplier": plan.noise_multiplier if plan else None,
         "uplink_bytes_per_client": shares * (method.uplink(learner.dim).bytes + (0 if terms is None else beside_the_vector(terms))),

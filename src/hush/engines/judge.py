@@ -17,8 +17,11 @@ from hush.errors import Diverged
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import L2Clip
 from hush.privacy.accountant import spent
-from hush.privacy.ledger import RunAccount
+from hush.privacy.guarantee import Unit
+from hush.privacy.ledger import UNPROTECTED, RunAccount
 from hush.privacy.settle import as_charged, certify, claim_without_proof
+from hush.privacy.vocabulary import Enrolled, Plan
+from hush.secagg.terms import Terms
 from hush.transforms import AdaptiveClip, Clip, HistoryClip
 from hush.version import __version__
 
@@ -76,12 +79,12 @@ def best_by(run: Run) -> str | None:
 
 def un_noised(run: Run) -> tuple[str, ...]:
     """The figures that no guarantee covers: of clients' own examples, and without noise. For simulation alone."""
-    names = ["train_loss"]
+    names = ["train_loss"] if run.diagnostics else []
     for part in ("validation", "test"):
         if run.task.belongs_to_clients(part):
             names += [f"{part}_accuracy", f"{part}_loss", f"{part}_metrics"]
             names += ["per_client"] if part == "test" else []
-    if len(names) > 1:  # also a round that clients' own examples picked
+    if any(run.task.belongs_to_clients(part) for part in ("validation", "test")):  # also a round that clients' own examples picked
         names.append("best_test_accuracy")
     return tuple(names)
 
@@ -123,7 +126,7 @@ def conclude(
         test_accuracy=figures.accuracy,
         best_test_accuracy=best,
         test_loss=figures.loss,
-        train_loss=now.train_loss,
+        train_loss=now.train_loss if run.diagnostics else None,
         validation_accuracy=next((r.get("validation_accuracy") for r in reversed(history)), None),
         epsilon=guarantee.epsilon if guarantee else None,
         epsilon_server=proof.server.epsilon if proof and proof.server else None,
@@ -148,7 +151,7 @@ def conclude(
         test_metrics=figures.metrics or {},
         validation_metrics=next((r["validation_metrics"] for r in reversed(history) if r.get("validation_metrics")), {}),
         per_client=figures.per_client,
-        caveats=run.task.caveats,
+        caveats=run.task.all_caveats + (() if run.ledger is None or run.rollback_protection else (UNPROTECTED,)),
         un_noised=un_noised(run),
         run_id=run.run_id,
         noise_mode=None if run.plan is None else "secure" if run.plan.secure else "fast",
@@ -158,7 +161,7 @@ def conclude(
         secure_sum=_secure_sum(run),
         population=_population(run, account),
         no_guarantee=run.refused,
-        configuration=_configuration(run),
+        configuration=configuration(run),
         proof=proof,
         claim=claim,
         history=history,
@@ -178,32 +181,39 @@ def clip_of(method: Method, state: State) -> float | None:
     return None
 
 
-def _configuration(run: Run) -> dict[str, Any]:
+def configuration(run: Run) -> dict[str, Any]:
     """What the guarantee depends on, as it ran."""
-    parts = [repr(part) for part in run.method.pipeline.parts]
+    told = describe(run.method, run.cohort, run.enrolled, run.plan, run.rounds_planned, run.dropout, run.delta)
+    return told | {"secure_sum": _secure_sum(run), "seed": run.seed}
+
+
+def describe(
+    method: Method, cohort: Cohort, enrolled: Enrolled, plan: Plan | None, rounds: int, dropout: float, delta: float | None
+) -> dict[str, Any]:
+    """Settings in words. How much clients hold is told only where it is no secret: where records are protected."""
+    by_record = plan is not None and plan.unit is Unit.RECORD
     return {
-        "method": run.method.name,
-        "pipeline": parts,
-        "local": repr(run.method.local),
-        "server": repr(run.method.server),
-        "cohort": repr(run.cohort),
-        "clients": run.train.count,
-        "records": run.enrolled.records,
-        "parameters": run.enrolled.dim,
-        "rounds": run.rounds_planned,
-        "dropout": run.dropout,
-        "secure_sum": _secure_sum(run),
-        "seed": run.seed,
-        "delta": run.delta,
+        "method": method.name,
+        "pipeline": [repr(part) for part in method.pipeline.parts],
+        "local": repr(method.local),
+        "server": repr(method.server),
+        "cohort": repr(cohort),
+        "clients": enrolled.clients,
+        "records": enrolled.records if by_record else None,
+        "records_in_all": enrolled.total if by_record else None,
+        "parameters": enrolled.dim,
+        "rounds": rounds,
+        "dropout": dropout,
+        "delta": delta,
     }
 
 
 def _secure_sum(run: Run) -> dict[str, Any] | None:
-    """What the protocol was asked to withstand, and the numbers that follow from it."""
-    if run.federation is None:
-        return None
-    terms = run.federation.terms
-    fresh = isinstance(run.federation, Federation)
+    return None if run.federation is None else describe_sum(run.federation.terms, isinstance(run.federation, Federation))
+
+
+def describe_sum(terms: Terms, fresh: bool) -> dict[str, Any]:
+    """What the protocol was asked to withstand, and the numbers that follow from it; `fresh` masks, or CPFed's."""
     graph = terms.graph(terms.smallest)
     return {
         "protocol": "SecAgg+" if fresh else "amortised masks",
@@ -217,6 +227,7 @@ def _secure_sum(run: Run) -> dict[str, Any] | None:
         "threshold": graph.threshold if fresh else None,
         "fewest_survivors": terms.fewest(terms.smallest),
         "honest_min": terms.honest_min,
+        "leak_bound": terms.leak(terms.smallest) if fresh else 0.0,
     }
 
 

@@ -35,6 +35,17 @@ def default_memory(device: torch.device) -> int:
     return 2**29
 
 
+SLOTS = {"cpu": 8, "cuda": 32}
+"""Where rows must not depend on neighbours: few, since the fullest slot decides how many passes a cohort takes."""
+_SLOT_BATCH = 1024
+
+
+def slots(learner: FlatModel, local: LocalUpdate, x: Tensor, y: Tensor, memory: int) -> int:
+    """How many clients train side by side where that must not depend on clients' data, nor on how much they have."""
+    like_x, like_y = (values[:1].expand(_SLOT_BATCH, *values.shape[1:]) for values in (x, y))
+    return min(chunk_size(learner, local, like_x, like_y, memory), SLOTS[x.device.type])
+
+
 def chunk_size(learner: FlatModel, local: LocalUpdate, x: Tensor, y: Tensor, memory: int) -> int:
     """Clients per chunk so that weights, gradients and activations of a chunk fit into `memory` bytes."""
     batch = max(1, min(int(getattr(local, "batch_size", 32)), len(x)))

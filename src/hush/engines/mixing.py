@@ -1,14 +1,13 @@
-"""Sensitivity is per client: nobody's row may depend on a neighbour. What is not Hush's own is tried, and refused where it does."""
+"""Sensitivity is per client: nobody's row may depend on a neighbour. It is tried, and refused where it does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from hush.core import LocalUpdate, Method, Public, Round, Shard, is_ours
+from hush.core import Method, Public, Round, Shard
 from hush.engines.run import Run
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
@@ -33,15 +32,12 @@ def refuse_mixed_rows(
 
 
 def refuse_mixed_training(run: Run, params: Tensor, ids: Tensor, rnd: Round, public: Public) -> None:
-    """Train two clients beside each other and each alone, where local training is not Hush's own: a shard holds everybody's rows.
+    """Train two clients beside each other and each alone: a shard holds everybody's rows.
 
     In float64, in which nothing but a neighbour explains a difference, for the two steps that a trial takes.
     """
     local = run.method.local
-    having = ids[run.train.sizes[ids] > 0]
-    if len(having) < 2 or all(is_ours(type(station)) for station in _stations(local)):
-        return
-    learner, some = run.learner, having[[0, -1]]
+    learner, some = run.learner, ids[[0, -1]]
     exact = FlatModel(learner.module, learner.loss, learner.device, torch.float64, learner.ignored)
     exact.vectorised, exact.memory = learner.vectorised, learner.memory
     told = replace(rnd, room=run.method.pipeline.room(None, public))
@@ -66,11 +62,3 @@ def _only(run: Run, ids: Tensor, dtype: torch.dtype) -> Shard:
     x, y = shard.x[rows], shard.y[rows]
     x, y = (v.to(dtype) if v.is_floating_point() else v for v in (x, y))
     return Shard(x, y, torch.cumsum(shard.size, 0) - shard.size, shard.size)
-
-
-def _stations(local: LocalUpdate) -> Iterator[LocalUpdate]:
-    """Local training, and what it wraps."""
-    yield local
-    for value in vars(local).values() if hasattr(local, "__dict__") else ():
-        if isinstance(value, LocalUpdate):
-            yield from _stations(value)

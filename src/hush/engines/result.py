@@ -57,7 +57,7 @@ class Result:
     per_client: dict[str, Any] | None = None
     """How unequally clients are served, where each has test examples of its own: mean, deviation, worst, worst tenth."""
     caveats: tuple[str, ...] = ()
-    """What a reader of the certificate must know of who the clients are."""
+    """What a reader of the certificate must know of who the clients are, and of what the model started from."""
     un_noised: tuple[str, ...] = ("train_loss",)
     """Figures here that no guarantee covers: for simulation alone, like diagnostics.jsonl."""
     run_id: str | None = None

@@ -73,7 +73,7 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
         aborted=now.aborted + summed.broke_off,
         sent=now.sent + summed.sent,
         received=now.received + summed.received,
-        train_loss=recorder.train_loss if recorder.losses else now.train_loss,
+        train_loss=recorder.train_loss if recorder.losses and run.diagnostics else now.train_loss,
     )
     now, record = judge(run, now)
     if summed.why:

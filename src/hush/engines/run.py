@@ -12,7 +12,7 @@ from torch import Tensor
 from hush.cohort import Cohort
 from hush.core import Method, Round, Server, State, scope, within
 from hush.engines.federation import AmortisedFederation, Federation
-from hush.errors import DataError, UsageError
+from hush.errors import UsageError
 from hush.local.flat import FlatModel
 from hush.privacy.vocabulary import Enrolled, Plan
 from hush.random import derive
@@ -35,10 +35,12 @@ class Run:
     secret: Secret
     secure: bool
     """Whether the secret is fresh: an interrupted round is then drawn anew, and charged again."""
-    mark: str
-    """A name that only these settings and data on this machine have; it can be published."""
+    apart: bool
+    """Whether a client's row may depend on nobody else, to the last bit: clients then train in slots of their own."""
     run_id: str
+    """Random: it tells nothing."""
     fingerprint: str
+    """Of settings and data: only the same run may go on in a folder."""
     plan: Plan | None
     refused: str | None
     """Why a paper's own words, which run here, have no proof."""
@@ -56,6 +58,7 @@ class Run:
     ledger: Path | None
     """A ledger shared with other runs; without one, a run with a folder keeps its own there."""
     population: str
+    rollback_protection: bool
     budget: float | None
     """The most epsilon that this run may spend, rounds that are drawn again included."""
     federation: Federation | AmortisedFederation | None = None
@@ -96,27 +99,22 @@ class Snapshot:
         """Rounds that something was released in, or may have been."""
         return self.round - self.aborted
 
-    def to_disk(self, run: Run) -> tuple[dict[str, Tensor], dict[str, str]]:
+    def to_disk(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors = {"params": self.params, "best": self.best}
         tensors |= scope("state", self.state) | scope("cohort", self.cohort_state)
         keys = ("round", "best_accuracy", "train_loss", "seconds", "charges", "aborted", "sent", "received")
-        return tensors, {"fingerprint": run.fingerprint, "mark": run.mark} | {k: json.dumps(getattr(self, k)) for k in keys}
+        return tensors, {k: json.dumps(getattr(self, k)) for k in keys}
 
     @staticmethod
-    def from_disk(run: Run, tensors: dict[str, Tensor], meta: dict[str, str], where: str) -> Snapshot:
-        """The state a checkpoint holds, if it is of this very run."""
-        if meta.get("fingerprint") != run.fingerprint:
-            raise DataError(f"{where} holds a run with other settings or other data: it cannot go on from here.")
-        if meta.get("mark") != run.mark:
-            raise DataError(f"{where} was begun on another machine, whose noise cannot be repeated here.")
-        place = run.learner.device
+    def from_disk(tensors: dict[str, Tensor], meta: dict[str, str], place: torch.device) -> Snapshot:
+        """The state that a checkpoint holds."""
         state = within("state", tensors)
         return Snapshot(
             params=tensors["params"].to(place),
             best=tensors["best"].to(place),
             state={name: value.to(place) if value.dim() else value for name, value in state.items()},
             cohort_state=within("cohort", tensors),
-            **{key: json.loads(value) for key, value in meta.items() if key not in ("fingerprint", "mark")},
+            **{key: json.loads(value) for key, value in meta.items()},
         )
 
 

@@ -1,9 +1,9 @@
 """A run on disk: every file is whole or absent, whatever kills the process.
 
     config.json  rounds.jsonl  diagnostics.jsonl  checkpoint.safetensors  model.safetensors  result.json  certificate.json
-    ledger.sqlite (what was charged, round by round)  run.json (the name of a run with secure noise)
+    ledger.sqlite (what was charged, round by round)  run.json (the run's name, its secret, and a digest of settings and data)
 
-`checkpoint.safetensors` holds a digest of the clients' data: it is readable by its owner alone, and deleted when the run is done.
+`run.json` and `checkpoint.safetensors` are readable by their owner alone, and deleted when the run is complete.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class RunDir:
 
     @property
     def started(self) -> bool:
-        return any((self.path / name).is_file() for name in ("result.json", CHECKPOINT, IDENTITY, "config.json", "rounds.jsonl"))
+        names = ("result.json", CHECKPOINT, IDENTITY, "config.json", "rounds.jsonl", LEDGER)
+        return any((self.path / name).is_file() for name in names)
 
     def write_bytes(self, name: str, data: bytes, mode: int = 0o644) -> None:
         """All of it under its name, or nothing: a draft is flushed to the disk and then renamed."""
@@ -53,6 +54,7 @@ class RunDir:
                 f.flush()
                 os.fsync(f.fileno())
             os.replace(draft, self.path / name)
+            _flush_folder(self.path)
         except OSError as error:
             if self.path.is_dir():
                 draft.unlink(missing_ok=True)
@@ -65,8 +67,8 @@ class RunDir:
         """SHA-256 of a file."""
         return hashlib.sha256((self.path / name).read_bytes()).hexdigest()
 
-    def write_json(self, name: str, value: Any) -> None:
-        self.write_bytes(name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    def write_json(self, name: str, value: Any, mode: int = 0o644) -> None:
+        self.write_bytes(name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode(), mode)
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, str], mode: int = 0o644) -> None:
         import safetensors.torch
@@ -122,5 +124,16 @@ class RunDir:
             self.write_bytes(name, "".join(json.dumps(r) + "\n" for r in kept).encode())
         return kept
 
-    def forget_checkpoint(self) -> None:
-        (self.path / CHECKPOINT).unlink(missing_ok=True)
+    def forget_secrets(self) -> None:
+        """What a run needs only to go on."""
+        for name in (CHECKPOINT, IDENTITY):
+            (self.path / name).unlink(missing_ok=True)
+
+
+def _flush_folder(path: Path) -> None:
+    """A name that the disk does not hold yet could be lost: a secret whose noise was released, say."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

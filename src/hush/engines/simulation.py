@@ -14,14 +14,15 @@ from typing import Any, Required, TypedDict, Unpack
 import torch
 from torch import Tensor
 
+from hush.checks import check_number, check_share
 from hush.cohort import Bounded, Cohort, Poisson, Rotation
 from hush.core import LocalUpdate, Method, Server, Transform
 from hush.engines import charging
 from hush.engines.evaluate import refuse_broken_metrics
 from hush.engines.federation import FEDERATIONS
 from hush.engines.fingerprint import arithmetic, fingerprint
-from hush.engines.judge import conclude
-from hush.engines.memory import chunk_size, default_memory, parse_bytes
+from hush.engines.judge import conclude, configuration
+from hush.engines.memory import chunk_size, default_memory, parse_bytes, slots
 from hush.engines.result import Result
 from hush.engines.round import play_round
 from hush.engines.run import Run, Snapshot, pick_device
@@ -31,6 +32,7 @@ from hush.local import frozen
 from hush.local.flat import FlatModel
 from hush.names import pick
 from hush.own import OwnSecrets
+from hush.privacy.certificate import digest
 from hush.privacy.guarantee import Budget
 from hush.privacy.ledger import BudgetSpent, Ledger, RunAccount
 from hush.privacy.plan import is_private, takes_turns
@@ -60,11 +62,12 @@ class Settings(TypedDict, total=False):
     dropout: float
     eval_every: int
     track_test: bool
-    diagnostics: bool
-    secret: Secret | None
+    diagnostics: bool | None
     noise_mode: str
+    noise_seed: int | None
     ledger: Ledger | Path | str | None
     population: str | None
+    rollback_protection: bool
     secure_sum: SecureSum | None
 
 
@@ -85,7 +88,7 @@ def simulate(
             sum securely, the size of a rotation (default: a tenth of the clients).
         privacy: the most that may be spent. A method whose noise is not set gets it calibrated to spend just that in
             `rounds` rounds; one whose noise is set stops *before* the round that would exceed it.
-        delta: for a method run without a budget (default clients^-1.1).
+        delta: for a method run without a budget (default min(n^-1.1, 0.01), n the clients or records).
         seed: starting point of everything public: batch orders, dropout, masks. Not of noise and cohorts.
         memory: what a chunk of clients may use, such as "2GiB"; `chunk` sets the number of clients outright.
         dropout: the share of selected clients that vanishes: that never answers, or under a secure sum at any moment of a round.
@@ -93,14 +96,18 @@ def simulate(
             noise, and the server learns the sum alone. Cohorts have a known size: a rotation, a fixed one, or secret participation.
         track_test: evaluate the test set every round, and report the best over rounds, as papers do. Otherwise the test set
             is read once at the end, and the best round is the one that validation picks.
-        diagnostics: write un-noised error terms, for simulation alone, to `diagnostics.jsonl`.
+        diagnostics: write un-noised error terms and training losses, for simulation alone, to `diagnostics.jsonl` (default: where
+            the run has no guarantee that they would go around).
         out: a folder for the run; with `resume=True` a run found there goes on to the identical result.
         on_round: called with each round's record.
-        secret: where noise and cohorts come from; by default a key of this machine for exactly this run.
         noise_mode: `fast`, floating-point noise that a resumed run repeats, fit for research; or `secure`, exact integers from a
-            cryptographic stream that nobody can repeat: an interrupted round is then drawn anew and charged again.
+            cryptographic stream that nobody can repeat: an interrupted round is then drawn anew and charged again. A client's row
+            then depends, to the last bit, on settings and on its own data alone.
+        noise_seed: repeat noise and cohorts to the last bit, wherever the same number is given. Whoever knows it can take the noise
+            off again, so such a run has no guarantee. By default every run with a guarantee draws its own, for once.
         ledger: a file shared by all runs on the same clients; every round is charged there before its noise is drawn, and the
             run ends where the budget of its `population` does (default: the task's name).
+        rollback_protection: refuse a ledger that this machine cannot remember, since an older copy of it would then pass unseen.
     """
     if resume and out is None:
         raise UsageError("resume=True needs the folder of the run: out=...")
@@ -113,22 +120,33 @@ def train(run: Run, *, out: Path | None = None, resume: bool = False, on_round: 
     folder = RunDir(out) if out is not None else None
     if folder is not None and folder.finished and resume:
         done = Result.read(folder)
-        if done.run_id is not None and done.run_id.startswith(run.mark):
-            folder.forget_checkpoint()
+        if (done.data, done.model, done.configuration) == (run.task.name, run.task.model_name, configuration(run)):
+            folder.forget_secrets()
             charging.refuse_uncharged(run, done)
             return done
-    now, history = start(run, folder, resume)
+    if folder is not None and (folder.finished or (folder.started and not resume)):
+        raise UsageError(f"{folder.path} already holds a {'complete ' if folder.finished else ''}run: choose another folder.")
     run = charging.identified(run, folder)
+    now, history = start(run, folder)
     with charging.account_of(run, folder, now) as account:
         if account is not None:  # a round that was paid for and not reached counts from the first record on
             now = replace(now, charges=max(now.charges, account.charges))
         result = _all_rounds(run, now, history, folder, account, on_round)
-    if folder is not None:
-        folder.write_tensors("model.safetensors", result.state_dict, {"hush": __version__})
-        folder.write_json("certificate.json", result.certificate(folder.digest("model.safetensors")))
-        folder.write_json("result.json", result.to_dict())
-        folder.forget_checkpoint()
+        if folder is not None:
+            _write(folder, result, account)
     return result
+
+
+def _write(folder: RunDir, result: Result, account: RunAccount | None) -> None:
+    """Model, certificate and result; the ledger knows their hashes before anybody can read them."""
+    folder.write_tensors("model.safetensors", result.state_dict, {"hush": __version__})
+    model = folder.digest("model.safetensors")
+    certificate, figures = result.certificate(model), result.to_dict()
+    if account is not None:
+        account.release(model=model, certificate=digest(certificate), result=digest(figures))
+    folder.write_json("certificate.json", certificate)
+    folder.write_json("result.json", figures)
+    folder.forget_secrets()
 
 
 def _all_rounds(
@@ -156,7 +174,7 @@ def _all_rounds(
             folder.append("rounds.jsonl", record)
             if details:
                 folder.append("diagnostics.jsonl", details)
-            folder.write_tensors(CHECKPOINT, *now.to_disk(run), mode=0o600)
+            folder.write_tensors(CHECKPOINT, *now.to_disk(), mode=0o600)
         if on_round is not None:
             on_round(record | {"train_loss": now.train_loss, "rounds": run.rounds, "seconds": now.seconds})
     if account is not None:  # also what was paid for and not reached
@@ -178,36 +196,40 @@ def set_up(
     memory: str | None = None,
     chunk: int | None = None,
     dropout: float = 0.0,
-    secret: Secret | None = None,
     eval_every: int = 1,
     track_test: bool = False,
-    diagnostics: bool = True,
+    diagnostics: bool | None = None,
     noise_mode: str = "fast",
+    noise_seed: int | None = None,
     ledger: Ledger | Path | str | None = None,
     population: str | None = None,
+    rollback_protection: bool = True,
     secure_sum: SecureSum | None = None,
 ) -> Run:
     """Place data and model on the device, settle the privacy, and choose the chunk."""
     if rounds < 1 or rounds != int(rounds):
         raise UsageError(f"rounds must be a whole number of at least 1, not {rounds:g}.")
-    if eval_every < 1:
-        raise UsageError(f"eval_every must be at least 1, not {eval_every}.")
-    if not 0 <= dropout < 1:
-        raise UsageError(f"dropout must lie in [0, 1), not {dropout:g}.")
+    check_number("eval_every", eval_every, least=1)
+    check_share("dropout", dropout)
     _refuse_wrong_kinds(method, task, privacy, secure_sum)
     place = pick_device(device)
     train = task.placed_train(place, dtype)
     cohort = as_cohort(cohort, train.count, method, turns=secure_sum is not None)
     pick(dict.fromkeys(NOISE_MODES), noise_mode, "noise mode")
+    if noise_seed is not None and noise_mode == "secure":
+        raise UsageError("Secure noise is noise that nobody can repeat: leave noise_seed out, or choose noise_mode='fast'.")
     refuse_shares_without_a_secure_sum(method, secure_sum)
     method = as_run(method, cohort, train.count, noise_mode == "secure", secure_sum, dropout)
     task.refuse_impossible_values()
     learner = task.learner(place, dtype)
     held = {part: task.placed(part, place, dtype) for part in ("public", "validation", "test")}
     learner.probe(train.x, train.y)  # the whole of it, before any layer of it sees two clients at once
-    learner, train, held = past_frozen_layers(learner, train, held)
+    apart = noise_mode == "secure" or secure_sum is not None
+    learner, train, held = past_frozen_layers(learner, train, held, apart)
     if learner.whole is not None:
         learner.probe(train.x, train.y)
+    if apart:
+        learner.probe_nobodys(train.x, train.y)
     refuse_broken_metrics(task, learner, held["test"] if held["test"] is not None else held["validation"])
     public = held["public"]
     if method.pipeline.needs_public and public is None:
@@ -215,7 +237,7 @@ def set_up(
     method = fitted(method, learner, public)
     enrolled = task.enrolled
     if delta is None and (privacy is None or privacy.delta is None) and is_private(method):
-        delta = charging.delta_of(ledger, population or task.name)
+        delta = charging.delta_of(ledger, population or task.name, rollback_protection)
     method, plan, delta, allowed, refused = settle_privacy(method, cohort, enrolled, rounds, privacy, delta, dropout)
     if isinstance(cohort, Bounded) and cohort.lasts(train.count) < rounds:
         warnings.warn(cohort.too_short(train.count, rounds), stacklevel=2)
@@ -223,19 +245,16 @@ def set_up(
         task.refuse_clients_examples()
     if refused is not None:
         method = replace(method, local=_initial_round(method, learner, train, cohort, seed))
-    charging.refuse_idle_ledger(method, plan, ledger, population)
+    if noise_seed is not None and plan is not None:
+        plan, refused = None, f"The noise came from a seed (noise_seed={noise_seed}): whoever knows it can take it off again."
+    charging.refuse_idle_ledger(method, plan, ledger, population, rollback_protection)
     terms = None if secure_sum is None else secure_sum.terms_of(method, cohort, train.count, dropout, learner.dim, rounds)
-    print_of_run = fingerprint(method, task, cohort, dtype, rounds, seed, dropout, *arithmetic(place))
-    own = secret.of_run(print_of_run) if secret is not None else Secret.for_run(print_of_run)
-    mark, secure = own.stream("run id", 0, 8).hex(), plan is not None and plan.secure
-    if secure and secret is None:
-        own = Secret.fresh()
     bytes_allowed = parse_bytes(memory) if memory is not None else default_memory(place)
     if method.local.draws_its_own:  # half for the clients side by side, half for the gradients of their single examples
         bytes_allowed //= 2
     learner.memory = bytes_allowed
     if chunk is None:
-        chunk = chunk_size(learner, method.local, train.x, train.y, bytes_allowed)
+        chunk = (slots if apart else chunk_size)(learner, method.local, train.x, train.y, bytes_allowed)
     return Run(
         method=method,
         task=task,
@@ -245,11 +264,11 @@ def set_up(
         validation=held["validation"],
         test=held["test"],
         cohort=cohort,
-        secret=own,
-        secure=secure,
-        mark=mark,
-        run_id=f"{mark}-{os.urandom(4).hex()}" if secure else mark,
-        fingerprint=print_of_run,
+        secret=Secret.of_seed(seed, noise_seed or 0) if plan is None else Secret.fresh(),  # what has no proof may repeat
+        secure=plan is not None and plan.secure,
+        apart=apart,
+        run_id=os.urandom(8).hex(),
+        fingerprint=fingerprint(method, task, cohort, dtype, rounds, seed, noise_seed, dropout, *arithmetic(place)),
         plan=plan,
         refused=refused,
         enrolled=enrolled,
@@ -262,16 +281,17 @@ def set_up(
         notes=task.notes,
         eval_every=eval_every,
         track_test=track_test,
-        diagnostics=diagnostics,
+        diagnostics=plan is None if diagnostics is None else diagnostics,
         ledger=ledger.path if isinstance(ledger, Ledger) else Path(ledger) if ledger is not None else None,
         population=population or task.name,
+        rollback_protection=rollback_protection and getattr(ledger, "rollback_protection", True),
         budget=privacy.epsilon if privacy is not None and plan is not None else None,
         federation=None if terms is None or secure_sum is None else FEDERATIONS[secure_sum.masks](train.count, terms),
     )
 
 
 def past_frozen_layers(
-    learner: FlatModel, train: Clients, held: dict[str, Examples | None]
+    learner: FlatModel, train: Clients, held: dict[str, Examples | None], apart: bool
 ) -> tuple[FlatModel, Clients, dict[str, Examples | None]]:
     """Model and examples as the first layer that is trained sees them; as they are, where no layer before it is frozen."""
     parts = frozen.split(learner.module)
@@ -279,7 +299,7 @@ def past_frozen_layers(
         return learner, train, held
     body, rest = parts
     seen = {name: frozen.seen_by(body, examples.x) for name, examples in held.items() if examples is not None and len(examples.x)}
-    own = frozen.seen_by(body, train.x)
+    own = frozen.seen_by(body, train.x, train.sizes.tolist() if apart else ())
     if own is None or any(x is None for x in seen.values()):
         return learner, train, held
     past = {name: Examples(x, examples.y) for name, examples in held.items() if examples and (x := seen.get(name)) is not None}
@@ -322,17 +342,15 @@ def as_cohort(cohort: Cohort | int | float | None, clients: int, method: Method,
     return cohort
 
 
-def start(run: Run, folder: RunDir | None, resume: bool) -> tuple[Snapshot, list[dict[str, Any]]]:
+def start(run: Run, folder: RunDir | None) -> tuple[Snapshot, list[dict[str, Any]]]:
     """Where the run stands: at its beginning, or where its folder says."""
     params = run.learner.initial()
     now = Snapshot(0, params, run.method.init(params), run.cohort.init(run.train.count), params)
     if folder is None:
         return now, []
-    if folder.finished or (folder.started and not resume):
-        raise UsageError(f"{folder.path} already holds a {'complete ' if folder.finished else ''}run: choose another folder.")
     saved = folder.read_tensors(CHECKPOINT)
     if saved is not None:
-        now = Snapshot.from_disk(run, *saved, where=str(folder.path))
+        now = Snapshot.from_disk(*saved, run.learner.device)
     if now.round > run.rounds:
         raise UsageError(f"{folder.path} is at round {now.round} already, past the {run.rounds} that this budget allows.")
     folder.keep_rounds("diagnostics.jsonl", now.round)

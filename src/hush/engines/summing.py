@@ -10,12 +10,12 @@ from torch import Tensor
 
 from hush import rows
 from hush.cohort import SecretParticipation
-from hush.core import Method, Public, Round, Shard
+from hush.core import Method, Public, Round, Shard, Trained
 from hush.engines.diagnostics import Recorder
 from hush.engines.federation import MOMENTS
 from hush.engines.mixing import refuse_mixed_rows, refuse_mixed_training
 from hush.engines.run import Run, Snapshot
-from hush.errors import UsageError
+from hush.errors import NoGuarantee, UsageError
 from hush.own import OwnSecrets
 from hush.random import derive, keys_of
 from hush.secagg import Aborted
@@ -90,9 +90,7 @@ def _contributions(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Chunks of clients, what they send, and their public keys."""
     message = run.method.uplink(run.learner.dim)
-    ids = ids.to(params.device)
-    ids = ids[run.train.sizes[ids].argsort(descending=True, stable=True)]
-    for number, part in enumerate(torch.split(ids, run.chunk) if len(ids) else ()):
+    for number, part in enumerate(_chunks(run, ids.to(params.device))):
         data, keys = clients_of(run, part, rnd)
         encoded, trained = method.contribute(run.learner, params, data, rnd, keys, public)
         if encoded.shape != (len(part), message.entries) or len(trained.updates) != len(part):
@@ -100,18 +98,62 @@ def _contributions(
                 f"{method.name} returned {tuple(encoded.shape)} values for {len(part)} clients of {message.entries} entries each: "
                 "a client contributes exactly one row, of the length that wire() counts."
             )
-        if run.plan is not None and len(part) > 1:
+        having = torch.nonzero(data.size).flatten().tolist()
+        if run.plan is not None and len(having) > 1:
             if rnd.index == 0 and number == 0:
-                refuse_mixed_training(run, params, part, rnd, public)
+                refuse_mixed_training(run, params, part[having], rnd, public)
+                if run.apart:
+                    _refuse_neighbours(run, params, part, having[0], (encoded, trained.updates), rnd, public)
             # three of every chunk in the first round; later one of the first chunk, each time another
-            tried = {0, len(part) // 2, len(part) - 1} if rnd.index == 0 else {rnd.index % len(part)} if number == 0 else set()
-            for i in sorted(tried):
+            tried = (0, len(having) // 2, -1) if rnd.index == 0 else (rnd.index % len(having),) if number == 0 else ()
+            for i in sorted({having[i] for i in tried}):
                 one, own = slice(i, i + 1), None if data.own is None else data.own.pick([i])
                 refuse_mixed_rows(run.method, encoded[one], trained.updates[one], rnd, keys[one], public, own)
-        recorder.trained(trained.updates, trained.losses)
         if message.integer and encoded.is_floating_point():
             raise UsageError(f"The pipeline of {method.name} promises integers and returns {encoded.dtype}.")
-        yield part, encoded, keys
+        if run.apart:  # empty slots held their place, and say nothing
+            there = part >= 0
+            encoded, keys, trained = encoded[there], keys[there], Trained(*(t[there] for t in trained))
+        recorder.trained(trained.updates, trained.losses)
+        yield part[part >= 0], encoded, keys
+
+
+def _chunks(run: Run, ids: Tensor) -> Iterator[Tensor]:
+    """Clients that train side by side, those of like size together.
+
+    Where a row must not depend on neighbours: as many slots in every pass, each client's by its own number, and -1 where nobody
+    stands. In the same shape and at the same place a client's arithmetic is the same, whoever else is there.
+    """
+    ids = ids[run.train.sizes[ids].argsort(descending=True, stable=True)]
+    if not run.apart:
+        yield from torch.split(ids, run.chunk) if len(ids) else ()
+        return
+    queues: dict[int, dict[int, list[int]]] = {}
+    for client, kind in zip(ids.tolist(), run.method.local.size_class(run.train.sizes[ids].cpu()).tolist(), strict=True):
+        queues.setdefault(kind, {}).setdefault(client % run.chunk, []).append(client)
+    for slots in queues.values():
+        for turn in range(max(map(len, slots.values()))):
+            numbers = [slots[slot][turn] if turn < len(slots.get(slot, ())) else -1 for slot in range(run.chunk)]
+            yield torch.tensor(numbers, device=ids.device)
+
+
+def _refuse_neighbours(
+    run: Run, params: Tensor, part: Tensor, slot: int, rows: tuple[Tensor, Tensor], rnd: Round, public: Public
+) -> None:
+    """Train one client again with all other slots empty: its update and its row must be the same, to the last bit."""
+    alone = part.new_full(part.shape, -1)
+    alone[slot] = part[slot]
+    data, keys = clients_of(run, alone, rnd)
+    again, trained = run.method.contribute(run.learner, params, data, rnd, keys, public)
+    if not all(_same_bits(a[slot], b[slot]) for a, b in zip((again, trained.updates), rows, strict=True)):
+        raise NoGuarantee(
+            f"With {run.method.name} on this device, a client's row changes with who trains beside it, so no bound holds for it.",
+            "Train clients one by one (chunk=1), or on a CPU.",
+        )
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
 def _noise_alone(run: Run, ids: list[int], rnd: Round) -> Iterator[tuple[list[int], Tensor]]:
@@ -126,6 +168,9 @@ def _noise_alone(run: Run, ids: list[int], rnd: Round) -> Iterator[tuple[list[in
 
 
 def clients_of(run: Run, ids: Tensor, rnd: Round) -> tuple[Shard, Tensor]:
-    """What some clients have in a round: their data and own secrets, and their public keys."""
+    """What some clients have in a round: their data and own secrets, and their public keys. Nobody, -1, has nothing."""
     own = OwnSecrets.simulated(run.secret, ids.tolist()) if run.method.draws_its_own else None
-    return run.train.shard(ids)._replace(own=own), keys_of(derive(run.seed, 2, rnd.index), ids)
+    shard = run.train.shard(ids.clamp_min(0))
+    start, size = (values.masked_fill(ids.to(values.device) < 0, 0) for values in (shard.start, shard.size))
+    shard = shard._replace(start=start, size=size, own=own, slots=run.apart)
+    return shard, keys_of(derive(run.seed, 2, rnd.index), ids)

@@ -30,5 +30,8 @@ class Around(LocalUpdate):
     def shortened(self, steps: int) -> LocalUpdate:
         return replace(self, local=self.local.shortened(steps))
 
+    def size_class(self, sizes: Tensor) -> Tensor:
+        return self.local.size_class(sizes)
+
     def steps_of(self, sizes: Tensor) -> Tensor:
         return self.local.steps_of(sizes)

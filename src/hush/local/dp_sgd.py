@@ -21,7 +21,7 @@ from hush.errors import UsageError
 from hush.local.flat import FlatModel
 from hush.local.per_example import ClippedSums, ClipRule, L2Clip, clipped_sums
 from hush.local.pull import check_pull, pull_back
-from hush.local.records import KINDS, record_batches
+from hush.local.records import KINDS, record_batches, record_width
 from hush.names import pick
 from hush.random import fold
 from hush.transforms.own_mask import OwnRandK
@@ -38,11 +38,13 @@ class Read(NamedTuple):
     """`[clients, d]`: the coordinates that are trained; None: all."""
     numbers: Tensor
     """Of the records, among their client's own."""
+    path: str = "auto"
+    """How gradients of single records are found: see `clipped_sums`."""
 
     def clipped(self, learner: FlatModel, params: Tensor, clip: ClipRule, mask: Tensor | None) -> ClippedSums:
         """Each client's sum of its records' gradients, masked and then clipped one by one."""
         rows = (self.x, self.y, self.real, self.keys)
-        return clipped_sums(learner, params, *rows, clip, mask, memory=learner.memory, numbers=self.numbers)
+        return clipped_sums(learner, params, *rows, clip, mask, learner.memory, self.path, self.numbers)
 
 
 @dataclass(frozen=True)
@@ -119,9 +121,10 @@ class DpSgd(LocalUpdate):
         moved = torch.zeros_like(local)  # kept apart: what is sent must not be rounded as the weights are
         velocity = torch.zeros_like(local) if self.momentum else None
         losses = params.new_zeros(count)
+        path = "plain" if data.slots else "auto"  # a trial on some clients' records must not decide how others are computed
         for step, batch in enumerate(batches):
             numbers = batch.rows - data.start[:, None]  # a record's dropout is its own, whoever else was drawn
-            read = Read(data.x[batch.rows], data.y[batch.rows], batch.real, fold(keys, step), active, numbers)
+            read = Read(data.x[batch.rows], data.y[batch.rows], batch.real, fold(keys, step), active, numbers, path)
             gradient, loss = self.sums(learner, local, read)
             if normals is not None:
                 drawn = normals.draw() * std
@@ -139,6 +142,10 @@ class DpSgd(LocalUpdate):
     def shortened(self, steps: int) -> DpSgd:
         """The same for so many steps only."""
         return replace(self, steps=steps)
+
+    def size_class(self, sizes: Tensor) -> Tensor:
+        """How wide its batches are."""
+        return torch.tensor([record_width(size, self.records, self.batch_size) for size in sizes.tolist()])
 
     def steps_of(self, sizes: Tensor) -> Tensor:
         """How many steps clients of these sizes make in a round."""

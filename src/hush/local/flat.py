@@ -175,6 +175,17 @@ class FlatModel:
         elif self._slow_layers:
             warnings.warn("PyTorch has no vectorised form of a layer of this model and loops over clients inside it.", stacklevel=2)
 
+    def probe_nobodys(self, x: Tensor, y: Tensor) -> None:
+        """Settle again whether the module vectorises, on examples of nobody: no client's may decide how others are computed."""
+        drawn = x.new_zeros(2, *x.shape[1:]), y.new_zeros(2, *y.shape[1:])
+        for values in drawn:
+            values[1] = 1
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                self.probe(*drawn)
+        except UsageError:
+            self.vectorised = False
+
     def _trains_at_one(self, own: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> bool:
         """Whether a cohort may be computed at weights that it shares, and gives what weights of each client's own give.
 

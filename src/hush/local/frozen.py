@@ -6,6 +6,8 @@ Only layers that are known to treat every example by itself are computed so: one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -57,12 +59,17 @@ def _chain(model: nn.Module) -> list[nn.Module] | None:
 
 
 @torch.no_grad()
-def seen_by(body: nn.Sequential, x: Tensor) -> Tensor | None:
-    """What the layers after `body` see of each example; None where that would fill the memory."""
+def seen_by(body: nn.Sequential, x: Tensor, each: Sequence[int] = ()) -> Tensor | None:
+    """What the layers after `body` see of each example; None where that would fill the memory.
+
+    Where `each` client has so many, by themselves and copied: beside others', or at another place in memory, a row may differ in
+    its last bits.
+    """
     body.eval()
     if not len(x):
         return None
     first = body(x[:1])
     if len(first) != 1 or first.numel() * first.element_size() * len(x) > _MOST:
         return None
-    return torch.cat([body(part) for part in torch.split(x, _BATCH)])
+    rows = [own.clone() for own in torch.split(x, list(each)) if len(own)] if each else [x]
+    return torch.cat([body(part) for own in rows for part in torch.split(own, _BATCH)])

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from hush.checks import MANY
 from hush.core import Round, Shard
 from hush.errors import UsageError
-from hush.local.sgd import Batch
+from hush.local.sgd import Batch, batch_width
 from hush.own import OwnWords
 
 KINDS = ("fixed", "poisson")
@@ -34,12 +35,18 @@ def record_batches(data: Shard, rnd: Round, kind: str, batch: int, steps: int) -
     words = data.own.words("records", rnd.index)
     sizes = data.size.tolist()
     starts = data.start.clamp_max(max(len(data.x) - 1, 0))  # of a client without records, which reads nothing
+    width = record_width(max(sizes, default=0), kind, batch) if data.slots else 1
     ahead = max(1, _AHEAD // max(1, sum(sizes)))
     for first in range(0, steps, ahead):
         some = min(ahead, steps - first)
         drawn = [_draws(words, c, m, min(batch, m), kind == "poisson", some) for c, m in enumerate(sizes)]
         for step in range(some):
-            yield _as_batch([rows[step] for rows in drawn], starts)
+            yield _as_batch([rows[step] for rows in drawn], starts, width)
+
+
+def record_width(size: int, kind: str, batch: int) -> int:
+    """Rows of a batch that hold what a client of this size may draw, where its size may be known by its power of two alone."""
+    return batch_width(size, MANY if kind == "poisson" else batch)
 
 
 def _draws(words: OwnWords, client: int, size: int, batch: int, poisson: bool, steps: int) -> list[np.ndarray]:
@@ -52,9 +59,9 @@ def _draws(words: OwnWords, client: int, size: int, batch: int, poisson: bool, s
     return list(np.sort(np.argpartition(coins, batch - 1, axis=1)[:, :batch], axis=1))
 
 
-def _as_batch(chosen: list[np.ndarray], starts: torch.Tensor) -> Batch:
+def _as_batch(chosen: list[np.ndarray], starts: torch.Tensor, least: int = 1) -> Batch:
     """Ragged choices side by side; a padded row repeats the client's first record and is not real."""
-    width = max(1, max((len(rows) for rows in chosen), default=1))
+    width = max(least, max((len(rows) for rows in chosen), default=1))
     rows, real = np.zeros((len(chosen), width), dtype=np.int64), np.zeros((len(chosen), width), dtype=bool)
     for client, own in enumerate(chosen):
         rows[client, : len(own)], real[client, : len(own)] = own, True

@@ -45,13 +45,15 @@ class Saliency(Around):
 def gradient_over_all(learner: FlatModel, weights: Tensor, data: Shard, keys: Tensor, batch: int) -> Tensor:
     """`[clients, d]`: the gradient of each client's mean loss over all its examples, at its own weights."""
     total, column = torch.zeros_like(weights), torch.arange(batch, device=data.size.device)
+    start = data.start.clamp_max(max(len(data.x) - 1, 0))  # of a client without examples, which reads nothing
     for first in range(0, max(data.size.tolist(), default=0), batch):
         real = first + column < data.size[:, None]
-        some = torch.nonzero(real.any(1)).flatten()
-        rows = data.start[some, None] + torch.where(real[some], first + column, 0)
+        some = torch.nonzero(real.any(1) | data.slots).flatten()
+        rows = start[some, None] + torch.where(real[some], first + column, 0)
         weight = real[some].to(weights.dtype)
         gradient, _ = learner.gradients(weights[some], data.x[rows], data.y[rows], weight, fold(keys[some], first))
-        total.index_add_(0, some, gradient * weight.sum(1, keepdim=True))
+        counted = weight.sum(1, keepdim=True)
+        total.index_add_(0, some, (gradient * counted).masked_fill_(counted == 0, 0.0))
     return total / data.size[:, None].clamp_min(1)
 
 

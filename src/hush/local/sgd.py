@@ -64,7 +64,7 @@ class Sgd(LocalUpdate):
 
     def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
         steps = self.steps_of(data.size.cpu())
-        if bool((steps[1:] > steps[:-1]).any()):  # those that are done first come last, so that who still trains is a prefix
+        if not data.slots and bool((steps[1:] > steps[:-1]).any()):  # the longest first: who still trains is then a prefix
             order = steps.argsort(descending=True, stable=True).to(keys.device)
             own = data._replace(start=data.start[order], size=data.size[order], own=None)  # it draws nothing by itself
             trained, back = self(learner, params, own, rnd, keys[order], public), order.argsort()
@@ -83,6 +83,9 @@ class Sgd(LocalUpdate):
                 gradient = pull_back(gradient, now - params, self.prox, self.blur, self.blur_limit or rnd.room)
             if velocity is not None:
                 gradient = velocity[: len(now)].mul_(self.momentum).add_(gradient)
+            if data.slots:  # who has finished waits
+                done = (steps <= step).to(keys.device)
+                gradient, loss = gradient.masked_fill(done[:, None], 0.0), loss.masked_fill(done, 0.0)
             now.sub_(gradient, alpha=lr)
             losses[: len(now)] += loss
         return Trained(torch.sub(params, local, out=local), losses / steps.to(losses).clamp_min(1.0))
@@ -104,28 +107,35 @@ class Sgd(LocalUpdate):
         """What each client reads at each step: fresh shuffles of its own examples, from its own key.
 
         Clients come with the longest training first; whoever is done is left out, so nobody is padded to the largest. One order
-        a client is held at a time, end to end, and drawn anew when that client begins its next epoch.
+        a client is held at a time, end to end, and drawn anew when that client begins its next epoch. In slots everybody stays.
         """
         device, size = data.size.device, data.size.cpu()  # who reads what is decided on the host and sent to the device in blocks
         steps, per_epoch = self.steps_of(size), _batches(size, self.batch_size).clamp_min(1)
         orders = _Orders(data.size, size, keys)
-        column = torch.arange(min(self.batch_size, max(size.tolist(), default=0)), device=device)
-        last = max(steps.tolist(), default=0)
+        largest, last = max(size.tolist(), default=0), max(steps.tolist(), default=0)
+        column = torch.arange(batch_width(largest, self.batch_size) if data.slots else min(self.batch_size, largest), device=device)
+        start = data.start.clamp_max(max(len(data.x) - 1, 0)) if data.slots else data.start  # somewhere, also without examples
         for first in range(0, last, _BLOCK):
             step = torch.arange(first, min(first + _BLOCK, last))[:, None]
             live, within = step < steps, step % per_epoch
             begins, offsets, epochs = live & (within == 0), (within * self.batch_size).to(device), (step // per_epoch).to(device)
-            for now, (count, some) in enumerate(zip(live.sum(1).tolist(), begins.any(1).tolist(), strict=True)):
+            counts = [len(size)] * len(live) if data.slots else live.sum(1).tolist()
+            for now, (count, some) in enumerate(zip(counts, begins.any(1).tolist(), strict=True)):
                 if some:
                     orders.draw(begins[now], epochs[now])
                 place = offsets[now, :count, None] + column
                 real = place < data.size[:count, None]
                 # a padded row repeats the client's own first example and weighs nothing
-                yield Batch(data.start[:count, None] + torch.where(real, orders.at(place), 0), real)
+                yield Batch(start[:count, None] + torch.where(real, orders.at(place), 0), real)
 
     def shortened(self, steps: int) -> Sgd:
         """The same for so many batches only."""
         return replace(self, epochs=None, steps=steps)
+
+    def size_class(self, sizes: Tensor) -> Tensor:
+        """How wide its batches are, and whether it makes a single step, which takes a way of its own."""
+        widths = [2 * batch_width(size, self.batch_size) for size in sizes.tolist()]
+        return torch.tensor(widths, dtype=torch.int64) + (self.steps_of(sizes.cpu()) == 1)
 
     def steps_of(self, sizes: Tensor) -> Tensor:
         """How many batches clients of these sizes train on in a round; one without examples has nothing to say."""
@@ -134,6 +144,11 @@ class Sgd(LocalUpdate):
         else:
             steps = self.epochs * _batches(sizes, self.batch_size)
         return steps if self.most is None else steps.clamp_max(self.most)
+
+
+def batch_width(size: int, batch: int) -> int:
+    """Rows of a batch of a client of this size, where its size may be known by its power of two alone."""
+    return min(batch, 1 << max(size - 1, 0).bit_length())
 
 
 def _batches(sizes: Tensor, batch: int) -> Tensor:

@@ -1,0 +1,217 @@
+"""Nobody's row depends on a neighbour: to the last bit where noise or sum are secure; and nobody's data is a row of zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hush
+from hush import methods
+from hush.core import Public, Round, Shard, Trained
+from hush.engines import simulation, summing
+from hush.engines.diagnostics import Recorder
+from hush.engines.run import Run
+from hush.errors import NoGuarantee
+from hush.local import FlatModel, Sgd
+from hush.privacy.plan import is_private
+from hush.privacy.shares import SecureSum
+from hush.secret import Secret
+from tests.conftest import make_task
+
+SIZES = (7, 3, 18, 1, 12, 4, 30, 9, 5, 16, 2, 11, 26, 6, 8, 3, 14, 1, 10, 21)
+VICTIM = 6
+"""The largest: without it batches are narrower, fewer steps are made, and another client is the longest."""
+EXACT = [name for name in methods.METHODS if name not in ("fed-spa", "dp-fed", "cpfed", "dp-sgd")]
+"""The others draw noise inside local training, in floating point, and have no secure mode."""
+PARTS = ["dp-fedavg+blur+lus", "dp-fedavg+sketch", "ddgauss+sketch+blur"]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+
+
+class Kept(Recorder):
+    """Holds on to the updates, before they are rounded to whole numbers, in which a last bit would hide."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.updates: list[Tensor] = []
+
+    def trained(self, updates: Tensor, losses: Tensor) -> None:
+        self.updates.append(updates)
+
+
+def without_guarantee(method: hush.Method) -> bool:
+    return not is_private(method)
+
+
+def ready(method: hush.Method, task: hush.Task, **how: Any) -> Run:
+    settings: dict[str, Any] = {"rounds": 2, "cohort": hush.FixedSize(task.train.count), "device": "cpu"} | how
+    if is_private(method):
+        settings |= {"privacy": hush.Budget(8.0, 1e-3)}
+    return replace(simulation.set_up(method, task, **settings), secret=Secret(bytes(32)))
+
+
+def rows(run: Run, who: list[int] | None = None) -> dict[int, tuple[Tensor, Tensor]]:
+    """What each client trained and sent in a first round."""
+    rnd, params, kept = run.round(0), run.learner.initial(), Kept()
+    public = run.method.prepare(params, run.method.init(params), rnd, run.server)
+    ids = torch.arange(run.train.count) if who is None else torch.tensor(who)
+    sent = {}
+    for part, encoded, _ in summing._contributions(run, run.method, params, ids, rnd, public, kept):
+        sent |= {client: (update, row) for client, update, row in zip(part.tolist(), kept.updates[-1], encoded, strict=True)}
+    return sent
+
+
+def changed(task: hush.Task, how: str) -> hush.Task:
+    """The same task with other data of the victim."""
+    train = task.train
+    parts = [(train.x[train.owner == i], train.y[train.owner == i]) for i in range(train.count)]
+    x, y = parts[VICTIM]
+    parts[VICTIM] = {
+        "nothing": (x[:0], y[:0]),
+        "other": (-100 * x[:4], y[:4]),
+        "more": (x.repeat(3, *[1] * (x.dim() - 1)), y.repeat(3)),
+    }[how]
+    return replace(task, clients=parts)
+
+
+def differing(a: dict[int, tuple[Tensor, Tensor]], b: dict[int, tuple[Tensor, Tensor]]) -> set[int]:
+    return {
+        i
+        for i in a
+        if i in b and not all(torch.equal(p.view(torch.uint8), q.view(torch.uint8)) for p, q in zip(a[i], b[i], strict=True))
+    }
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*EXACT, *PARTS])
+def test_with_secure_noise_a_row_is_its_clients_own_to_the_last_bit(name: str) -> None:
+    method = methods.build(name, **({"k": 5, "cols": 40} if "sketch" in name or name.startswith(("dpsfl", "fetch")) else {}))
+    if without_guarantee(method):
+        pytest.skip("it has no noise, and no mode of it")
+    task = make_task(sizes=SIZES, features=9)
+    first = rows(ready(method, task, noise_mode="secure"))
+    assert differing(first, rows(ready(method, changed(task, "nothing"), noise_mode="secure"))) == {VICTIM}
+    for how in ("other", "more"):
+        assert differing(first, rows(ready(method, changed(task, how), noise_mode="secure"))) <= {VICTIM}
+    alone = ready(method, task, noise_mode="secure")
+    assert differing(first, rows(alone, [3, 8, 15])) == set()
+
+
+def image_model() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Unflatten(1, (1, 3, 3)), nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Dropout(0.3)]
+    return nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4, 3))
+
+
+def frozen_model() -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(9, 40), nn.Tanh(), nn.Linear(40, 3))
+    model[0].requires_grad_(False)
+    return model
+
+
+class Looping(nn.Module):
+    """What cannot be vectorised trains one client after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(9, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * (2.0 if float(x.detach().sum()) > 0 else 1.0)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("model", [image_model, frozen_model, Looping, lambda: nn.Linear(9, 3)])
+@pytest.mark.parametrize(
+    "settings", [{"local_epochs": 5}, {"local_steps": 1}, {"local_epochs": 6, "momentum": 0.9, "batch_size": 64}]
+)
+def test_so_it_is_for_every_kind_of_model_and_for_long_training(
+    model: Callable[[], nn.Module], settings: dict[str, Any], device: str
+) -> None:
+    task = make_task(sizes=SIZES, features=9, model=model())
+    task = replace(task, clients=hush.Clients(100 * task.train.x, task.train.y, task.train.sizes))
+    method = methods.dp_fedavg(lr=0.05, **settings)
+    how: dict[str, Any] = {"secure_sum": SecureSum(), "device": device}
+    first = rows(ready(method, task, **how))
+    for change in ("nothing", "other", "more"):
+        assert differing(first, rows(ready(method, changed(task, change), **how))) <= {VICTIM}
+
+
+def test_without_slots_shapes_follow_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an attacker used: where shapes change with a neighbour's data, so do last bits, and long training makes them large."""
+    task = make_task(sizes=SIZES, features=9, model=nn.Linear(9, 3))
+    task = replace(task, clients=hush.Clients(100 * task.train.x, task.train.y, task.train.sizes))
+    method, right = methods.dp_fedavg(lr=0.01, local_epochs=50), FlatModel.gradients
+    seen: set[tuple[int, ...]] = set()
+    monkeypatch.setattr(FlatModel, "gradients", lambda self, params, x, *more: seen.add(x.shape) or right(self, params, x, *more))
+    shapes, sent = {}, {}
+    for mode in ("fast", "secure"):
+        for how in ("", "nothing"):
+            run = ready(method, changed(task, how) if how else task, noise_mode=mode)
+            seen.clear()
+            sent[mode, how], shapes[mode, how] = rows(run), set(seen)
+    assert shapes["fast", ""] != shapes["fast", "nothing"]
+    assert shapes["secure", ""] == shapes["secure", "nothing"]
+    assert {shape[0] for shape in shapes["secure", ""]} == {8, 1, 2}  # slots; a trial of two clients, together and alone
+    assert differing(sent["secure", ""], sent["secure", "nothing"]) == {VICTIM}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_slots_hold_more_clients_than_there_are_slots() -> None:
+    """Every client once, whatever their numbers; and the same sum as without slots, up to rounding to the grid."""
+    task, method = make_task(sizes=SIZES, features=9), methods.dp_fedavg(lr=0.05)
+    for chunk in (1, 3, 8, 64):
+        run = ready(method, task, noise_mode="secure", chunk=chunk)
+        assert run.chunk == chunk
+        found = rows(run)
+        assert sorted(found) == list(range(len(SIZES)))
+        plain = rows(ready(method, task, noise_mode="fast"))
+        assert all(torch.allclose(found[i][0], plain[i][0], atol=1e-5) for i in found)
+
+
+@dataclass(frozen=True)
+class Leaning(Sgd):
+    """Local training in which a neighbour shows in the last bit: too little for a trial with a tolerance."""
+
+    def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
+        trained = super().__call__(learner, params, data, rnd, keys, public)
+        more = 1 + 2.0**-22 * bool((data.size > 0).sum() > 1)
+        return trained._replace(updates=trained.updates * more)
+
+
+def test_a_row_that_leans_on_a_neighbour_by_a_bit_is_refused_where_noise_is_secure() -> None:
+    private = methods.dp_fedavg(noise=1.0, clip=1e3)
+    method = replace(private, local=Leaning())
+    task = make_task(sizes=SIZES)
+    hush.simulate(method, task, rounds=1, cohort=hush.FixedSize(len(SIZES)))  # by rounding alone, which fast noise excludes
+    with pytest.raises(NoGuarantee, match="who trains beside it"):
+        hush.simulate(method, task, rounds=1, cohort=hush.FixedSize(len(SIZES)), noise_mode="secure")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*methods.METHODS, "dp-fedavg+lus", "dp-fedavg+sketch"])
+@pytest.mark.parametrize("how", [{}, {"noise_mode": "secure"}, {"secure_sum": SecureSum()}], ids=["fast", "secure", "summed"])
+def test_a_client_without_data_adds_a_row_of_zeros_before_noise(name: str, how: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"k": 5, "cols": 40} if "sketch" in name or name.startswith(("dpsfl", "fetch")) else {}
+    if "clip_quantile" in methods.settings_of(name):
+        settings["clip_quantile"] = 0.5
+    method = methods.build(name, **settings)
+    if how and (without_guarantee(method) or name in ("fed-spa", "dp-fed", "cpfed", "dp-sgd", "cpsgd")):
+        pytest.skip("it has no such mode")
+    task = changed(make_task(sizes=SIZES, features=9), "nothing")
+    run = ready(method, task, cohort=hush.Rotation(task.train.count), **how)
+    quiet = [part for part in run.method.pipeline.parts if type(part).cover is hush.Transform.cover]
+    local = run.method.local
+    if hasattr(local, "noise"):
+        local = replace(local, noise=0.0)
+    silent = replace(run, method=replace(run.method, local=local, pipeline=hush.chain(*quiet)), plan=None)
+    sent = rows(silent)
+    assert not bool(sent[VICTIM][1].any())
+    assert all(bool(row.any()) for i, (_, row) in sent.items() if i != VICTIM)

@@ -1,0 +1,104 @@
+"""What a run leaves behind follows from what its noise covers, from settings, and from how many clients there are; nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+import hush
+from hush import methods
+from hush.engines.rundir import RunDir
+from hush.secret import Secret
+from tests.conftest import make_task
+
+OF_THE_MODEL = {
+    *("test_accuracy", "best_test_accuracy", "test_loss", "validation_accuracy", "validation_loss"),
+    *("test_metrics", "validation_metrics", "clip"),
+}
+"""Figures of the released model on examples of nobody, and of noised sums: post-processing."""
+TIME = {"seconds", "seconds_per_round"}
+DRAWN = {"run_id", "model_sha256"}
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = {} if inside else {path: value}
+    for key, item in inside:
+        found |= flat(item, f"{path}.{key}" if path else str(key))
+    return found
+
+
+def left_behind(folder: Path) -> dict[str, dict[str, Any]]:
+    """Every value of every file."""
+    read = {name: flat(json.loads((folder / name).read_text())) for name in ("result.json", "certificate.json")}
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    read["rounds.jsonl"] = flat(rounds)
+    with safe_open(folder / "model.safetensors", "pt") as f:
+        read["model.safetensors"] = {"names": sorted(f.keys()), "notes": f.metadata()}
+    book = hush.Ledger(folder / "ledger.sqlite", own=True)
+    bodies = [json.loads(body) for (body,) in book._db.execute("SELECT body FROM entries")]
+    book.close()
+    volatile = ("time", "id", "attempt", "run", "sha256")
+    read["ledger.sqlite"] = flat([{key: value for key, value in body.items() if key not in volatile} for body in bodies])
+    assert {path.name for path in folder.iterdir()} == {*read}
+    return read
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ["fast", "secure"])
+@pytest.mark.parametrize("name", ["dp-fedavg", "fed-smp-rand-k", "ddgauss", "dpsfl-ac", "adpfl", "dp-sgd"])
+def test_two_runs_on_other_data_leave_the_same_but_for_what_is_noised(name: str, mode: str, tmp_path: Path) -> None:
+    """Other examples, other sizes, other labels; as many clients, and the same settings."""
+    if name == "dp-sgd" and mode == "secure":
+        pytest.skip("it draws noise inside local training, in floating point")
+    sizes = [(5, 3, 8, 1, 6, 4) * 5, (2, 9, 40, 1, 7, 11) * 5]
+    if name == "dp-sgd":  # whose statement is about records: how many a client holds is no secret, and says so
+        sizes = [(5,) * 30, (5,) * 30]
+    left = []
+    for seed, each in enumerate(sizes):
+        public = make_task(sizes=(1,), seed=99)
+        task = make_task(sizes=each, seed=seed, model=public.model, test=public.test, validation=public.validation)
+        settings = {"k": 5, "cols": 40} if name.startswith("dpsfl") else {}
+        out = tmp_path / str(seed)
+        hush.simulate(methods.build(name, **settings), task, rounds=3, cohort=6, privacy=hush.Budget(8.0), noise_mode=mode, out=out)
+        left.append(left_behind(out))
+    for file, one in left[0].items():
+        other = left[1][file]
+        allowed = OF_THE_MODEL | TIME | DRAWN
+        differing = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
+        assert {key for key in differing if not set(key.split(".")) & allowed} == set(), file
+    certificate = left[0]["certificate.json"]
+    assert certificate["configuration.records"] == (5 if name == "dp-sgd" else None)
+    assert left[0]["result.json"]["train_loss"] is None
+
+
+def test_the_digest_of_the_data_and_the_secret_go_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it runs, for its owner alone; afterwards nothing tells whether a bit of the data changed."""
+    seen: list[set[str]] = []
+    right = RunDir.append
+
+    def look(self: RunDir, name: str, record: dict[str, Any]) -> None:
+        right(self, name, record)
+        seen.append({path.name for path in self.path.iterdir() if path.stat().st_mode & 0o077 == 0})
+
+    monkeypatch.setattr(RunDir, "append", look)
+    monkeypatch.setattr(Secret, "fresh", lambda: Secret(b"k" * 32))
+    certificates = []
+    for at in (0.0, 1e-3):
+        task = make_task(sizes=(3,) * 20)
+        x = task.train.x.clone()
+        x[0, 0] += at
+        changed = hush.Task(task.model, hush.Clients(x, task.train.y, task.train.sizes), task.test, task.validation)
+        out = tmp_path / str(at)
+        hush.simulate(methods.dp_fedavg(noise=1.0), changed, rounds=2, cohort=4, out=out)
+        certificates.append(json.loads((out / "certificate.json").read_text()))
+        assert not list(out.glob("*.draft"))
+    assert all("run.json" in names for names in seen)
+    a, b = certificates
+    assert {key for key in a if a[key] != b[key]} <= {"run_id", "model_sha256"}
+    assert a["run_id"] != b["run_id"]
+    assert a["run_id"][:4] != b["run_id"][:4]
