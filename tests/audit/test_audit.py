@@ -14,7 +14,6 @@ from torch import Tensor
 
 import hush
 from hush import Bounded, FixedSize, Method, Poisson, methods
-from hush import secret as secret_module
 from hush.audit import Audit, audit
 from hush.audit.audit import Scene
 from hush.audit.statistics import EPS, against_profile, one_run_epsilon, roc, scale_alarm
@@ -149,8 +148,8 @@ def diagnostics_drop_the_noise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Watched, "decode", decode)
 
 
-def machine_key_is_known(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(secret_module, "machine_key", lambda: bytes(32))
+def secrets_are_known(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Secret, "fresh", lambda: Secret(bytes(32)))
 
 
 def cohorts_from_a_public_seed(patch: pytest.MonkeyPatch) -> None:
@@ -194,8 +193,8 @@ BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, object], s
     "sampling skipped": (sampling_skipped, DENSE, {"sampling rate", "10 rounds at rate 0.3"}),
     "mask from private data": (mask_from_private_data, {"name": "fed-smp-rand-k", "noise": 1.0}, {"published entries are public"}),
     "diagnostics drop the noise": (diagnostics_drop_the_noise, DENSE, {"every entry noised"}),
-    "the machine's key is known": (
-        machine_key_is_known,
+    "secrets are known": (
+        secrets_are_known,
         DENSE,
         {"noise independent of public seeds", "cohorts independent of public seeds"},
     ),

@@ -106,7 +106,7 @@ class Release:
 class Stage:
     """`clients` planted clients, and so large a model that a round publishes an entry for each, or `entries` in all."""
 
-    def __init__(self, method: Method, cohort: Cohort, clients: int, entries: int = 0) -> None:
+    def __init__(self, method: Method, cohort: Cohort, clients: int, entries: int = 0, diagnostics: bool = False) -> None:
         if any(isinstance(part, Votes) for part in method.pipeline.parts):
             raise NoGuarantee(
                 f"{method.name} releases a model that learned from noised votes: the sums that an audit compares cannot be "
@@ -142,6 +142,7 @@ class Stage:
             device="cpu",
             chunk=256,
             eval_every=10**9,
+            diagnostics=diagnostics,
         )
         # a secret of its own also where nothing is proved, and a run may repeat
         self.run: Run = replace(run, rounds=10**9, rounds_planned=10**9, secret=Secret.fresh())

@@ -42,7 +42,7 @@ class Check(NamedTuple):
 
 def structural_checks(method: Method, cohort_of: Callable[[int, float], Cohort], clients: int) -> list[Check]:
     """All of them. `cohort_of` makes the kind of cohort that is claimed, for so many clients at such a rate."""
-    silent = Stage(method, cohort_of(_FEW, 1.0), _FEW, entries=_VALUES // _ROUNDS)
+    silent = Stage(method, cohort_of(_FEW, 1.0), _FEW, entries=_VALUES // _ROUNDS, diagnostics=True)  # also as it is watched
     stage = Stage(method, cohort_of(clients, 1.0), clients)
     std = find_noise(method)[0].std
     quiet, stray = _play(silent, torch.zeros(_FEW, dtype=torch.bool), _ROUNDS)

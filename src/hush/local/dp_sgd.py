@@ -44,7 +44,7 @@ class Read(NamedTuple):
     def clipped(self, learner: FlatModel, params: Tensor, clip: ClipRule, mask: Tensor | None) -> ClippedSums:
         """Each client's sum of its records' gradients, masked and then clipped one by one."""
         rows = (self.x, self.y, self.real, self.keys)
-        return clipped_sums(learner, params, *rows, clip, mask, learner.memory, self.path, self.numbers)
+        return clipped_sums(learner, params, *rows, clip, mask, memory=learner.memory, path=self.path, numbers=self.numbers)
 
 
 @dataclass(frozen=True)
