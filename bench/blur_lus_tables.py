@@ -231,13 +231,13 @@ def norms_by_round(method: hush.Method, task: hush.Task, args: argparse.Namespac
         eval_every=args.figure_rounds,
     )
     now, _ = start(run, None, False)
-    ids, found = torch.arange(COHORT, device=run.learner.device), {}
+    ids, found = torch.arange(COHORT, device=run.data.learner.device), {}
     for _ in range(args.figure_rounds):
         if now.round % max(1, args.figure_rounds // 6) == 0:
             rnd = run.round(now.round)
             data, _ = clients_of(run, ids, rnd)
             told = hush.Round(rnd.index, rnd.seed, rnd.cohort, run.method.pipeline.room())
-            trained = run.method.local(run.learner, now.params, data, told, keys_of(now.round, ids), None)
+            trained = run.method.local(run.data.learner, now.params, data, told, keys_of(now.round, ids), None)
             found[now.round] = trained.updates.norm(dim=1).tolist()
         now, _, _ = play_round(run, now)
     return found

@@ -56,21 +56,21 @@ def train(task: hush.Task, method: hush.Method, rounds: int, seed: int, watch: b
     for _ in range(rounds):
         now, _, _ = play_round(run, now)
         if watch:
-            whole = run.learner.gradients(
+            whole = run.data.learner.gradients(
                 now.params[None],
-                run.train.x[None],
-                run.train.y[None],
-                torch.ones(1, len(run.train.x)),
+                run.data.train.x[None],
+                run.data.train.y[None],
+                torch.ones(1, len(run.data.train.x)),
                 torch.zeros(1, dtype=torch.int64),
             )
             curves["accuracy"].append(evaluate(run, now.params, "test").accuracy or 0.0)
             curves["loss"].append(float(whole[1][0]))
             curves["gradient"].append(float(whole[0].norm()))
-    assert run.plan is not None
+    assert run.privacy.plan is not None
     return {
         "validation": evaluate(run, now.params, "validation").accuracy,
         "test": evaluate(run, now.params, "test").accuracy,
-        "epsilon": account(run.plan, DELTA, step=1e-3).epsilon,
+        "epsilon": account(run.privacy.plan, DELTA, step=1e-3).epsilon,
     } | (curves if watch else {})
 
 

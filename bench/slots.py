@@ -32,7 +32,7 @@ def seconds(mode: str, chunk: int | None, sizes: torch.Tensor, asked: argparse.N
     for _ in range(asked.rounds + 1):  # the first tries rows and training, and pays for set-up
         began = time.perf_counter()
         now, _, _ = play_round(run, now)
-        if run.learner.device.type == "cuda":
+        if run.data.learner.device.type == "cuda":
             torch.cuda.synchronize()
         took.append(time.perf_counter() - began)
     return sorted(took[1:])[asked.rounds // 2], run.chunk

@@ -18,14 +18,15 @@ import sys
 ONE = """
 import json, resource, sys, time
 import torch, hush
-from hush.experiment import Spec, resolve
+from hush.config import RunConfig
+from hush.experiment import resolve
 
 data, model, steps, cohort, device = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]
 began = time.perf_counter()
 held = {} if hush.tasks.catalogue.dataset(data).evaluation == "clients" else {"validation": 500}
 values = {"method": "fedavg", "data": data, "model": model, "rounds": 2, "test_examples": 500, "device": device, **held}
 values |= {"cohort": cohort} if cohort else {}
-experiment = resolve(Spec(**values, set={"max_local_steps": steps}))
+experiment = resolve(RunConfig(**values, set={"max_local_steps": steps}))
 task = experiment.task()
 loaded = time.perf_counter() - began
 run = experiment.set_up(task)
@@ -34,8 +35,8 @@ times = []
 hush.engines.simulation.train(run, on_round=lambda record: times.append(record["seconds"]))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 gpu = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
-print(json.dumps({"parameters": run.learner.dim, "clients": run.train.count, "cohort": run.cohort.size, "chunk": run.chunk,
-    "vectorised": run.learner.vectorised, "load": loaded, "set_up": ready, "round": times[1] - times[0], "peak": peak, "gpu": gpu}))
+print(json.dumps({"parameters": run.data.learner.dim, "clients": run.data.train.count, "cohort": run.cohort.size, "chunk": run.chunk,
+    "vectorised": run.data.learner.vectorised, "load": loaded, "set_up": ready, "round": times[1] - times[0], "peak": peak, "gpu": gpu}))
 """
 
 

@@ -14,7 +14,7 @@ import hush
 from hush.engines.run import Run
 from hush.engines.simulation import set_up
 from hush.errors import Diverged, NoGuarantee, UsageError
-from hush.experiment import Spec
+from hush.config import RunConfig
 from hush.local.flat import FlatModel
 from hush.methods.ratio import best_ratio
 from hush.tuning import Choice, Range, Trial, Tuning, tune
@@ -60,7 +60,7 @@ def test_chooses_on_validation_and_never_looks_at_test(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(FlatModel, "scores", spy)
     found = tune(watched, LR, trials=3, pruning=False)
-    assert all(run.test is not None for run in runs)  # it was there to be looked at
+    assert all(run.data.test is not None for run in runs)  # it was there to be looked at
     assert looked == {40}  # the validation examples; there are 60 to test on
     accuracies = [trial.validation_accuracy for trial in found.history]
     assert found.best.validation_accuracy == max(accuracies)  # type: ignore[type-var]
@@ -71,8 +71,8 @@ def test_every_trial_spends_the_same_epsilon_although_rounds_vary() -> None:
 
     def watched(settings: dict[str, Any]) -> Run:
         run = begin(settings)
-        assert run.plan is not None
-        noises[settings["rounds"]] = run.plan.noise_multiplier
+        assert run.privacy.plan is not None
+        noises[settings["rounds"]] = run.privacy.plan.noise_multiplier
         return run
 
     found = tune(watched, {"rounds": Range(1, 9, whole=True)}, trials=4, pruning=False)
@@ -261,7 +261,7 @@ def test_trials_that_protect_in_different_senses_do_not_add_up() -> None:
 
 
 def test_what_a_number_cannot_cover_is_refused_before_anything_is_trained() -> None:
-    spec = Spec(method="dp-fedavg", clients=40, cohort=10, rounds=2, epsilon=4.0, ledger="book.db", evaluation="clients")
+    spec = RunConfig(method="dp-fedavg", clients=40, cohort=10, rounds=2, epsilon=4.0, ledger="book.db", evaluation="clients")
     with pytest.raises(NoGuarantee, match="without noise"):
         Asked.of(spec, ["lr=0.1:1"], "private", False).task  # noqa: B018
     with pytest.raises(NoGuarantee, match="chosen by earlier results"):
@@ -288,7 +288,7 @@ def test_search_as_typed() -> None:
         "clip=0.1:2",
         "blur=0,0.5",
     ]
-    assert parse_search(texts, Spec(method="dp-fedavg")) == {
+    assert parse_search(texts, RunConfig(method="dp-fedavg")) == {
         "lr": Range(0.01, 1, log=True),
         "local_steps": Range(1, 20, whole=True),
         "rounds": Range(10, 40, log=True, whole=True),
@@ -317,7 +317,7 @@ def test_search_as_typed() -> None:
 )
 def test_searches_that_cannot_be(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        parse_search([text], Spec(method="dp-fedavg", rounds=3, set={"momentum": "0.5"}))
+        parse_search([text], RunConfig(method="dp-fedavg", rounds=3, set={"momentum": "0.5"}))
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_searches_that_cannot_be(text: str, why: str) -> None:
     ],
 )
 def test_default_spaces_hold_what_is_in_use(method: str, settings: dict[str, str], keys: set[str]) -> None:
-    space = default_space(Spec(method=method, set=settings))
+    space = default_space(RunConfig(method=method, set=settings))
     assert set(space) == keys
     assert space["server_lr"] == (Range(0.1, 3, log=True) if method != "fed-spa" else Range(0.001, 0.1, log=True))
 
@@ -342,7 +342,7 @@ def test_default_spaces_hold_what_is_in_use(method: str, settings: dict[str, str
 
 
 def test_a_rand_k_search_starts_from_that_ratio() -> None:
-    spec = Spec(method="fed-smp-rand-k", model="logistic", clients=60, cohort=60, rounds=5, epsilon=1.0)
+    spec = RunConfig(method="fed-smp-rand-k", model="logistic", clients=60, cohort=60, rounds=5, epsilon=1.0)
     asked = Asked.of(spec, ["ratio=auto", "lr=0.01:1:log"], "private", False)
     noise = asked.begin({}).plan.noise_multiplier  # type: ignore[union-attr]
     examples, batch, epochs = asked.task.enrolled.total, 4, 5  # as digits has them
@@ -353,4 +353,4 @@ def test_a_rand_k_search_starts_from_that_ratio() -> None:
     assert set(same.space) == {"lr", "clip", "server_lr", "ratio"}
     assert same.first()["ratio"] == asked.first()["ratio"]
     with pytest.raises(UsageError, match="random coordinates"):
-        Asked.of(Spec(method="fed-smp-top-k"), ["ratio=auto"], "private", False)
+        Asked.of(RunConfig(method="fed-smp-top-k"), ["ratio=auto"], "private", False)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hush.engines.judge import describe, describe_sum, sampling_name
+from hush.cohort import sampling_name
+from hush.config import RunConfig, runs_of
+from hush.engines.conclude import describe, describe_sum
 from hush.engines.rundir import LEDGER, RunDir
 from hush.errors import DataError, HushError
-from hush.experiment import Spec, resolve
+from hush.experiment import Experiment
 from hush.privacy.accountant import account
 from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Unit
@@ -65,9 +68,9 @@ def verify_run(path: Path, ledger: Path | None = None) -> Verified:
     checks += [_hashed(certificate), *([_page(folder, certificate)] if folder.has("certificate.html") else [])]
     result = folder.read_json("result.json") if folder.has("result.json") else {}
     if certificate.get("guarantee") is not None:
-        spec = _spec_of(path, certificate.get("method"))
-        file = ledger or (Path(spec.ledger) if spec is not None and spec.ledger else path / LEDGER)
-        for check in (_figures(certificate), _settings(spec, certificate), _ledger(path, file, certificate, result, ledger)):
+        config = _config_of(path, certificate.get("method"))
+        file = ledger or (Path(config.ledger) if config is not None and config.ledger else path / LEDGER)
+        for check in (_figures(certificate), _settings(config, certificate), _ledger(path, file, certificate, result, ledger)):
             checks.append(check.check)
             known |= check.known
     checks.insert(1, _result(result, certificate))
@@ -158,12 +161,12 @@ def _holders(plan: Plan) -> int | None:
     return plan.clients if plan.unit is Unit.RECORD else plan.population
 
 
-def _settings(spec: Spec | None, certificate: Values) -> Derived:
+def _settings(config: RunConfig | None, certificate: Values) -> Derived:
     """All that follows from the settings that the run was started with."""
-    if spec is None:
+    if config is None:
         return Derived(Check("settings", None, "the run was started from Python: what it ran is the author's word"))
     try:
-        expected, known = _from_settings(spec, certificate)
+        expected, known = _from_settings(config, certificate)
     except DataError as error:
         return Derived(Check("settings", None, f"it cannot be derived again here: {error}"))
     except (HushError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -176,11 +179,11 @@ def _settings(spec: Spec | None, certificate: Values) -> Derived:
     )
 
 
-def _from_settings(spec: Spec, certificate: Values) -> tuple[Values, str]:
+def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, str]:
     """The certificate that the settings give, as far as they go, and what of it the certificate alone knows: sizes of data."""
-    experiment = resolve(spec, lenient=True)
+    experiment = Experiment.of(config)
     clients, told, ran = (
-        experiment.clients or certificate["clients"],
+        config.clients or certificate["clients"],
         plan_from_dict(certificate["plan"]),
         certificate["configuration"],
     )
@@ -188,18 +191,19 @@ def _from_settings(spec: Spec, certificate: Values) -> tuple[Values, str]:
     enrolled = (
         Enrolled(clients, told.population, told.total, told.parameters) if by_record else Enrolled(clients, dim=ran["parameters"])
     )
-    shared = by_record or spec.ledger is not None  # the default is the data's, or its population's
-    delta = certificate["guarantee"]["delta"] if shared and spec.delta is None else spec.delta
-    settled = settle_privacy(method, experiment.cohort, enrolled, experiment.rounds, experiment.budget, delta, spec.dropout)
+    shared = by_record or config.ledger is not None  # the default is the data's, or its population's
+    delta = certificate["guarantee"]["delta"] if shared and config.delta is None else config.delta
+    settled = settle_privacy(method, experiment.cohort, enrolled, experiment.rounds, experiment.budget, delta, config.dropout)
     assert settled.plan is not None, settled.refused
     charged = as_charged(settled.plan, certificate["rounds_counted"], certificate["rounds_charged"])
     proof = certify(charged, settled.delta, settled.method)
     assert proof is not None, "nothing was charged"
-    facts = (settled.method, experiment.cohort, enrolled, settled.plan, experiment.rounds, spec.dropout, settled.delta)
     summed = None
     if experiment.secure_sum is not None:
-        sizes = (settled.method, experiment.cohort, clients, spec.dropout, ran["parameters"], experiment.rounds)
+        sizes = (settled.method, experiment.cohort, clients, config.dropout, ran["parameters"], experiment.rounds)
         summed = describe_sum(experiment.secure_sum.terms_of(*sizes), experiment.secure_sum.masks == "fresh")
+    own = replace(config, seed=ran["seed"])  # one of several
+    facts = (own, settled.method, experiment.cohort, enrolled, settled.plan, settled.delta, summed)
     expected = proof_to_dict(proof) | {
         "method": settled.method.name,
         "clients": clients,
@@ -208,23 +212,21 @@ def _from_settings(spec: Spec, certificate: Values) -> tuple[Values, str]:
         "noise_multiplier": charged.noise_multiplier,
         "claimed_epsilon": proof.claim.epsilon if proof.claim else None,
         "secure_sum": summed,
-        "configuration": describe(*facts) | {"secure_sum": summed, "seed": ran["seed"]},
+        "configuration": describe(*facts),
         "no_guarantee": None,
     }
     expected.pop("computed")
-    known = "" if experiment.clients is not None else f", for the {clients:,} clients that the certificate counts"
+    known = "" if config.clients is not None else f", for the {clients:,} clients that the certificate counts"
     if by_record:
         known = f", for the {told.population:,} records of the smallest client that the certificate counts"
     return expected, known
 
 
-def _spec_of(path: Path, method: object) -> Spec | None:
-    """The settings of the command that made this run: in its folder, or above it for a comparison or several seeds."""
+def _config_of(path: Path, method: object) -> RunConfig | None:
+    """The run as its folder describes it, or the folder above for a comparison or several seeds."""
     for folder in (path, *list(path.resolve().parents)[:2]):
         if (folder / "config.json").is_file():
-            specs = RunDir(folder).read_json("config.json").get("specs", [])
-            found = [Spec.read(spec) for spec in specs if spec.get("method") == method]
-            return found[0] if found else None
+            return next((config for config in runs_of(RunDir(folder)) if config.method == method), None)
     return None
 
 

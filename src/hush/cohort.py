@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hush.core import State
 from hush.errors import UsageError
+from hush.names import pick
 from hush.secret import Secret
 
 
@@ -168,3 +169,24 @@ class Rotation(Cohort):
         if int(state["turn"]) != turn:  # the order is kept: a run that goes on with another secret must not shuffle a turn anew
             state = {"turn": torch.tensor(turn), "order": secret.coins("rotation", turn, clients).argsort()}
         return torch.tensor_split(state["order"], self.period(clients))[place].sort().values, state
+
+
+NAMES: dict[str, type[Cohort]] = {
+    "poisson": Poisson,
+    "fixed": FixedSize,
+    "bounded": Bounded,
+    "secret": SecretParticipation,
+    "rotation": Rotation,
+}
+"""As the command line calls them."""
+
+
+def make_cohort(sampling: str, size: float, participations: int = 1) -> Cohort:
+    """A cohort by its name."""
+    kind = pick(NAMES, sampling, "sampling")
+    return Bounded(size, participations) if kind is Bounded else kind(size)
+
+
+def sampling_name(cohort: Cohort) -> str:
+    """A cohort's name, or that of a class of the user's own."""
+    return next((name for name, kind in NAMES.items() if type(cohort) is kind), type(cohort).__name__)

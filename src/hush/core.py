@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hush.privacy.theorems import Claim
     from hush.privacy.vocabulary import Plan
     from hush.secret import Secret
+    from hush.settings import Settings
 
 State = Mapping[str, Tensor]
 """What a station carries from round to round: named tensors, so that every state can be written to disk."""
@@ -397,6 +398,8 @@ class Method:
     server: ServerUpdate
     claim: Callable[[Plan, float, Method], Claim | None] | None = field(default=None, compare=False)
     """What the paper itself would print, for a plan, a delta and this method, and on what conditions; never ours."""
+    settings: Settings | None = field(default=None, compare=False, repr=False)
+    """What it was made of, where it was made by name."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.pipeline, Chain):

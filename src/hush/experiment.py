@@ -1,324 +1,222 @@
-"""An experiment as data: what `hush run` reads from flags and TOML, with every default written out.
-
-`Spec` is what was asked for; `resolve` turns it into the objects that run.
-"""
+"""From a run as it was asked for to the objects that run: every default is filled in here, once."""
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-
 from hush import methods
-from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation, SecretParticipation
+from hush.cohort import Cohort, make_cohort
+from hush.config import DEFAULT_EPSILON, SECURE_KEYS, RunConfig
 from hush.core import Method
 from hush.engines.run import Run
-from hush.engines.simulation import set_up
-from hush.errors import DataError, NoGuarantee, UsageError
+from hush.engines.setup import assemble
+from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.guarantee import Budget
 from hush.privacy.plan import is_private, needs_noise, takes_turns
 from hush.privacy.shares import SecureSum, as_run
+from hush.settings import Settings
 from hush.tasks.build import load_task
 from hush.tasks.catalogue import dataset
+from hush.tasks.dataset import DataSet
 from hush.tasks.partition import parse
 from hush.tasks.start import read_start
 from hush.tasks.task import Task
 
-DEFAULT_METHOD = "fed-smp-top-k"
-DEFAULT_EPSILON = 8.0
-SECURE_KEYS = ("sum_bits", "tolerate", "corrupted", "threat", "masks")
-"""What says how a sum is made secure."""
-SAMPLINGS = ("poisson", "fixed", "bounded", "secret", "rotation")
-
-
-class Spec(BaseModel):
-    """One run, as asked for. `None` means: the data set's or the method's default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-    method: str = DEFAULT_METHOD
-    data: str = "digits"
-    model: str | None = None
-    clients: int | None = None
-    cohort: float | None = None
-    rounds: int | None = None
-    noise: float | None = None
-    epsilon: float | None = None
-    budget: float | None = None
-    delta: float | None = None
-    sampling: str | None = None
-    participations: int | None = None
-    partition: str | None = None
-    evaluation: str | None = None
-    validation: int | None = None
-    public: int | None = None
-    test_examples: int | None = None
-    start: str = "random"
-    seed: int = 0
-    device: str = "auto"
-    memory: str | None = None
-    dropout: float = 0.0
-    secure: bool = False
-    sum_bits: int | None = None
-    tolerate: float | None = None
-    corrupted: float | None = None
-    threat: str | None = None
-    masks: str | None = None
-    noise_mode: str = "fast"
-    noise_seed: int | None = None
-    diagnostics: bool | None = None
-    ledger: str | None = None
-    population: str | None = None
-    rollback_protection: bool = True
-    eval_every: int = 1
-    track_test: bool = False
-    set: dict[str, Any] = Field(default_factory=dict)
-
-    @staticmethod
-    def read(values: dict[str, Any], where: str = "") -> Spec:
-        """Checked values, or one sentence about the first that is wrong."""
-        for key in values:
-            pick(Spec.model_fields, key, f"key{where}")
-        try:
-            return Spec(**values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(map(str, first["loc"]))
-            raise UsageError(f"{name}{where} cannot be {first['input']!r}: {first['msg']}.") from None
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The keys of a configuration file: those of `Spec`, with the method's own under `[set]`."""
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not valid TOML: {error}.") from error
-
-
-def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """`key=value` pairs of `--set`."""
-    settings = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set takes key=value, not '{pair}'.")
-        settings[key.strip()] = value.strip()
-    return settings
-
 
 @dataclass(frozen=True)
 class Experiment:
-    """The objects that run."""
+    """A resolved configuration, and the method that it describes."""
 
-    spec: Spec
+    config: RunConfig
     method: Method
-    cohort: Cohort
-    clients: int | None
-    """None: all that the data set has by nature."""
-    rounds: int
-    budget: Budget | None
-    public: int
-    settings: dict[str, Any]
-    """What the data set suggests and the user said; the rest is the method's own."""
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    """The settings that the data set suggests and the user gave; the rest is the method's own."""
+
+    @staticmethod
+    def of(config: RunConfig) -> Experiment:
+        """A run as `config.json` keeps it: everything is filled in already."""
+        method = methods.build(config.method, **config.set)
+        return Experiment(config, _fitted(method, config))
+
+    @property
+    def cohort(self) -> Cohort:
+        config = self.config
+        assert config.sampling is not None
+        assert config.cohort is not None
+        return make_cohort(config.sampling, config.cohort, config.participations or 1)
+
+    @property
+    def rounds(self) -> int:
+        assert self.config.rounds is not None
+        return self.config.rounds
+
+    @property
+    def budget(self) -> Budget | None:
+        """The epsilon to find the noise for, or to stop before."""
+        return Budget.of_config(self.config)
 
     @property
     def population(self) -> int:
         """How many clients there are, before the data were read."""
-        entry = dataset(self.spec.data)
-        return self.clients or entry.natural or entry.clients
+        return _population(self.config, dataset(self.config.data))
 
     @property
     def secure_sum(self) -> SecureSum | None:
         """How the sum is made secure, where it shall be."""
-        spec = self.spec
-        given = {key: value for key in SECURE_KEYS if (value := getattr(spec, key)) is not None}
-        bits = given.pop("sum_bits", None)
-        return SecureSum(bits=bits, **given) if spec.secure else None
+        return SecureSum.of_config(self.config)
 
     def as_run(self, clients: int | None = None) -> Method:
         """The method with the kind of noise and of sum that it runs with."""
-        spec = self.spec
-        many = clients or self.population
-        return as_run(self.method, self.cohort, many, spec.noise_mode == "secure", self.secure_sum, spec.dropout)
+        config, many = self.config, clients or self.population
+        return as_run(self.method, self.cohort, many, config.noise_mode == "secure", self.secure_sum, config.dropout)
 
     def task(self, folder: Path | None = None) -> Task:
-        spec = self.spec
+        config = self.config
         return load_task(
-            spec.data,
-            spec.model,
-            clients=self.clients,
-            split=spec.partition,
-            validation=spec.validation,
-            public=self.public,
-            evaluation=spec.evaluation,
-            test_examples=spec.test_examples,
-            start=spec.start,
-            seed=spec.seed,
+            config.data,
+            config.model,
+            clients=config.clients,
+            split=config.partition,
+            validation=config.validation,
+            public=config.public or 0,
+            evaluation=config.evaluation,
+            test_examples=config.test_examples,
+            start=config.start,
+            seed=config.seed,
             folder=folder,
         )
 
     def set_up(self, task: Task) -> Run:
         """Everything checked and placed; nothing trained and nothing written."""
-        spec = self.spec
-        return set_up(
-            self.method,
-            task,
-            rounds=self.rounds,
-            cohort=self.cohort,
-            privacy=self.budget,
-            delta=spec.delta,
-            seed=spec.seed,
-            device=spec.device,
-            memory=spec.memory,
-            dropout=spec.dropout,
-            noise_mode=spec.noise_mode,
-            noise_seed=spec.noise_seed,
-            diagnostics=spec.diagnostics,
-            secure_sum=self.secure_sum,
-            ledger=spec.ledger,
-            population=spec.population,
-            rollback_protection=spec.rollback_protection,
-            eval_every=spec.eval_every,
-            track_test=spec.track_test,
-        )
+        return assemble(self.config, self.method, task, self.cohort)
 
 
-def resolve(spec: Spec, lenient: bool = False) -> Experiment:
-    """Fill in the defaults and build method, cohort and budget.
+# -- defaults --------------------------------------------------------------------------------------------------------------------
+
+
+def resolve(asked: RunConfig, lenient: bool = False) -> Experiment:
+    """Fill in what was not said: by the method, and by the data set.
 
     `lenient` is for comparisons: privacy flags then pass over methods that have no noise instead of being refused.
     """
-    entry = dataset(spec.data)
-    if spec.noise is not None and spec.epsilon is not None:
+    entry = dataset(asked.data)
+    _refuse_contradictions(asked)
+    kind = methods.settings_of(asked.method)
+    chosen = _chosen(asked, entry, kind)
+    method = methods.build(asked.method, **chosen)
+    if protects_records(asked.method):
+        asked = _for_records(asked, entry)
+    if lenient and asked.secure and not is_private(method):  # a baseline beside methods whose sum is secure, in the same turns
+        plain: dict[str, Any] = dict.fromkeys(SECURE_KEYS)
+        asked = replace(asked, **plain, secure=False, sampling=asked.sampling or "rotation")
+    assert method.settings is not None
+    config = _with_clients(asked, method, entry)
+    config = replace(config, **_limits(asked, method, lenient), set=method.settings.active())
+    if config.public is None:
+        needed = method.pipeline.needs_public or read_start(config.start)[0] == "public"
+        config = replace(config, public=entry.public if needed else 0)
+    experiment = Experiment(config, _fitted(method, config), chosen)
+    experiment.cohort.check(experiment.population)
+    return experiment
+
+
+def _fitted(method: Method, config: RunConfig) -> Method:
+    return method.fitted(config.public, dataset(config.data).classes) if config.public else method
+
+
+def _refuse_contradictions(asked: RunConfig) -> None:
+    """Flags that do not go together."""
+    if asked.epsilon is not None and (asked.noise is not None or asked.set.get("noise") is not None):
         raise UsageError("Give --noise or --epsilon, not both: one determines the other.")
-    if not spec.secure and (asked := next((key for key in SECURE_KEYS if getattr(spec, key) is not None), None)):
-        raise UsageError(f"--{asked.replace('_', '-')} goes with --secure.")
-    if spec.participations is not None and spec.sampling != "bounded":
+    if not asked.secure and (idle := next((key for key in SECURE_KEYS if getattr(asked, key) is not None), None)):
+        raise UsageError(f"--{idle.replace('_', '-')} goes with --secure.")
+    if asked.participations is not None and asked.sampling != "bounded":
         raise UsageError("--participations goes with --sampling bounded.")
-    recordwise = protects_records(spec.method)
-    usual = methods.usual(spec.method)
-    suggested = {} if usual.gradients else dict(entry.record_settings if recordwise else entry.settings)
-    if "local_epochs" in usual.settings:
-        suggested.pop("local_steps", None)
-    settings = _settings(spec, suggested | dict(usual.settings))
-    method = methods.build(spec.method, **settings)
-    if lenient and spec.secure and not is_private(method):  # a baseline beside methods whose sum is secure, in the same turns
-        plain = dict.fromkeys(SECURE_KEYS) | {"secure": False, "sampling": spec.sampling or "rotation"}
-        spec = spec.model_copy(update=plain)
-    split, *_ = parse(spec.partition or entry.partition)
-    if recordwise:
-        spec = _filled(spec)
-    many, few = (entry.record_clients or entry.clients, entry.record_cohort) if recordwise else (entry.clients, None)
-    clients = spec.clients if spec.clients is not None or split == "natural" else many
-    rounds = spec.rounds if spec.rounds is not None else usual.rounds or entry.rounds
-    if clients is not None and clients < 1:
-        raise UsageError(f"clients must be at least 1, not {clients}.")
-    most = clients or entry.natural or entry.clients
-    size = spec.cohort if spec.cohort is not None else most if usual.everybody else min(few or entry.cohort, most)
-    sampling = spec.sampling or ("rotation" if spec.secure else usual_sampling(method))
-    cohort = make_cohort(sampling, size, spec.participations or 1)
-    cohort.check(most)
-    budget = _budget(spec, method, lenient)
-    public = (
-        spec.public
-        if spec.public is not None
-        else (entry.public if method.pipeline.needs_public or read_start(spec.start)[0] == "public" else 0)
-    )
-    if public:
-        method = method.fitted(public, entry.classes)
-    return Experiment(spec, method, cohort, clients, rounds, budget, public, settings)
+    if asked.clients is not None and asked.clients < 1:
+        raise UsageError(f"clients must be at least 1, not {asked.clients}.")
+
+
+def _chosen(asked: RunConfig, entry: DataSet, kind: type[Settings]) -> dict[str, Any]:
+    """The settings that the data set suggests to this method, and then the user's."""
+    given = dict(asked.set)
+    if asked.noise is not None and "noise" in kind.known():
+        given["noise"] = asked.noise
+    suggested = dict(entry.record_settings if protects_records(asked.method) else entry.settings) if kind.follows_data else {}
+    every = {name: None for recipe in methods.METHODS.values() for name in recipe.settings.known()}
+    for key in suggested:  # what this method does not take is for others; what none takes is a slip
+        pick(every, key, f"setting of {asked.data}")
+    own = {key for key, known in kind.known().items() if known.own}
+    for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
+        if one in given or one in own:
+            suggested.pop(other, None)
+    suggested = {key: value for key, value in suggested.items() if key not in own}
+    taken = methods.taken(asked.method, suggested | given)
+    return {key: value for key, value in taken.items() if key in suggested} | given
 
 
 def protects_records(method: str) -> bool:
-    """Whether a method, by its name, puts noise on every local step."""
-    return "batches" in methods.settings_of(method)
+    """Whether a method, by its name, protects single records."""
+    return "batches" in methods.settings_of(method).known()
 
 
-def on_the_same_clients(specs: list[Spec]) -> list[Spec]:
+def on_the_same_clients(asked: list[RunConfig]) -> list[RunConfig]:
     """For comparisons: where one method protects records, all share the data among as few clients as it does."""
-    return [_filled(spec) for spec in specs] if any(protects_records(spec.method) for spec in specs) else specs
+    if not any(protects_records(one.method) for one in asked):
+        return asked
+    return [_for_records(one, dataset(one.data)) for one in asked]
 
 
-def _filled(spec: Spec) -> Spec:
+def _for_records(asked: RunConfig, entry: DataSet) -> RunConfig:
     """What is unsaid, as the data set has it for records: clients, cohort, rounds and model."""
-    entry = dataset(spec.data)
     usual = {key: getattr(entry, f"record_{key}") for key in ("clients", "cohort", "rounds", "model")}
-    unsaid = {key: value for key, value in usual.items() if value is not None and getattr(spec, key) is None}
-    return spec.model_copy(update=unsaid)
+    return replace(asked, **{key: value for key, value in usual.items() if value is not None and getattr(asked, key) is None})
 
 
-def _settings(spec: Spec, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Data set's defaults that this method takes, then the user's, each checked against the method's own types."""
-    known = methods.settings_of(spec.method)
-    given = dict(spec.set)
-    if spec.noise is not None and "noise" in known:
-        given["noise"] = spec.noise
-    for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
-        if one in given:
-            defaults.pop(other, None)
-    every = {name: None for method in methods.METHODS for name in methods.settings_of(method)}
-    for key in defaults:  # what this method does not take is for others; what none takes is a slip
-        pick(every, key, f"setting of {spec.data}")
-    chosen: dict[str, Any] = {}
-    usual = {key: value for key, value in methods.taken(spec.method, defaults | given).items() if key in defaults}
-    for key, value in (usual | given).items():
-        kind = pick(known, key, f"setting of {spec.method}")
-        try:
-            chosen[key] = TypeAdapter(kind).validate_python(value)
-        except ValidationError:
-            raise UsageError(f"{key} must be {_kind_name(kind)}, not '{value}'.") from None
-    return chosen
+def _with_clients(asked: RunConfig, method: Method, entry: DataSet) -> RunConfig:
+    """Who holds the data, who takes part, and how often."""
+    recipe = methods.recipe_of(asked.method)
+    split, *_ = parse(asked.partition or entry.partition)
+    many = asked.clients if asked.clients is not None or split == "natural" else entry.clients
+    config = replace(asked, clients=many, partition=asked.partition or entry.partition, model=asked.model or entry.model)
+    most = _population(config, entry)
+    if config.cohort is None:
+        config = replace(config, cohort=float(most if recipe.everybody else min(entry.cohort, most)))
+    if config.rounds is None:
+        config = replace(config, rounds=recipe.rounds or entry.rounds)
+    sampling = asked.sampling or ("rotation" if asked.secure else usual_sampling(method))
+    return replace(config, sampling=sampling)
 
 
-def _kind_name(kind: Any) -> str:
-    return {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}.get(kind, "a number")
+def _population(config: RunConfig, entry: DataSet) -> int:
+    return config.clients or entry.natural or entry.clients
 
 
-def _budget(spec: Spec, method: Method, lenient: bool) -> Budget | None:
+def _limits(asked: RunConfig, method: Method, lenient: bool) -> dict[str, Any]:
+    """The epsilon that the noise is found for, or that a run with a given noise stops before."""
     if not is_private(method):
-        asked = next((flag for flag in ("noise", "epsilon", "budget") if getattr(spec, flag) is not None), None)
-        if asked and not lenient:
+        idle = next((flag for flag in ("noise", "epsilon", "budget") if getattr(asked, flag) is not None), None)
+        if idle and not lenient:
             raise NoGuarantee(
-                f"{method.name} adds no noise, so it has no privacy guarantee and --{asked} means nothing to it.",
+                f"{method.name} adds no noise, so it has no privacy guarantee and --{idle} means nothing to it.",
                 "Choose a private method, such as dp-fedavg or fed-smp-rand-k, or leave the flag out.",
             )
-        return None
-    noise_given = not needs_noise(method)
-    if spec.noise is not None and "noise" not in methods.settings_of(spec.method) and not lenient:
+        return {"noise": None, "epsilon": None, "budget": None}
+    known = methods.settings_of(asked.method).known()
+    if asked.noise is not None and "noise" not in known and not lenient:
         raise UsageError(f"{method.name} has no noise multiplier: give --epsilon, or a setting of its own (--set).")
-    if spec.budget is not None:
-        if not noise_given:
+    if needs_noise(method):
+        if asked.budget is not None:
             raise UsageError(
                 "--budget stops a run of a given --noise before it is exceeded; with --epsilon the noise is found for you."
             )
-        return Budget(spec.budget, spec.delta)
-    if noise_given:
-        return None
-    return Budget(spec.epsilon if spec.epsilon is not None else DEFAULT_EPSILON, spec.delta)
+        return {"epsilon": asked.epsilon if asked.epsilon is not None else DEFAULT_EPSILON}
+    return {"noise": getattr(method.settings, "noise", None), "epsilon": None}
 
 
 def usual_sampling(method: Method) -> str:
     """Poisson cohorts where sampling amplifies; where it cannot, nobody should come more often than others."""
     return "rotation" if takes_turns(method) else "poisson"
-
-
-def make_cohort(sampling: str, size: float, participations: int = 1) -> Cohort:
-    """A cohort by its name on the command line."""
-    if sampling == "poisson":
-        return Poisson(size)
-    if sampling == "fixed":
-        return FixedSize(size)
-    if sampling == "bounded":
-        return Bounded(size, participations)
-    if sampling == "secret":
-        return SecretParticipation(size)
-    if sampling == "rotation":
-        return Rotation(size)
-    pick(dict.fromkeys(SAMPLINGS), sampling, "sampling")
-    raise AssertionError(sampling)

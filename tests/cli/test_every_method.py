@@ -16,7 +16,8 @@ from hush import methods
 from hush.cli import runs
 from hush.engines.run import Run
 from hush.engines.simulation import train
-from hush.experiment import DEFAULT_EPSILON, Spec, resolve
+from hush.config import DEFAULT_EPSILON, RunConfig
+from hush.experiment import resolve
 from hush.privacy.plan import is_private
 from hush.report import page
 from hush.transforms import AdaptiveClip, Clip, HistoryClip
@@ -73,7 +74,7 @@ def test_every_part_goes_with_every_method_that_has_its_setting(base: str) -> No
         if says.settings.keys() <= methods.settings_of(base).keys():
             clips = any(isinstance(one, Clip | AdaptiveClip | HistoryClip) for one in methods.build(base).pipeline.parts)
             more = {} if part != "blur" or clips else {"blur_limit": 1.0}  # where no update is clipped, BLUR asks what to keep to
-            assert resolve(Spec(method=name, set=more)).method.name == name
+            assert resolve(RunConfig(method=name, set=more)).method.name == name
 
 
 def test_the_command_itself_runs(tmp_path: Path) -> None:

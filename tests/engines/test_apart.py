@@ -56,9 +56,9 @@ def ready(method: hush.Method, task: hush.Task, **how: Any) -> Run:
 
 def rows(run: Run, who: list[int] | None = None) -> dict[int, tuple[Tensor, Tensor]]:
     """What each client trained and sent in a first round."""
-    rnd, params, kept = run.round(0), run.learner.initial(), Kept()
-    public = run.method.prepare(params, run.method.init(params), rnd, run.server)
-    ids = torch.arange(run.train.count) if who is None else torch.tensor(who)
+    rnd, params, kept = run.round(0), run.data.learner.initial(), Kept()
+    public = run.method.prepare(params, run.method.init(params), rnd, run.data.server)
+    ids = torch.arange(run.data.train.count) if who is None else torch.tensor(who)
     sent = {}
     for part, encoded, _ in summing._contributions(run, run.method, params, ids, rnd, public, kept):
         sent |= {client: (update, row) for client, update, row in zip(part.tolist(), kept.updates[-1], encoded, strict=True)}

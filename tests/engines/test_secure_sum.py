@@ -77,14 +77,14 @@ def test_the_secure_sum_is_the_plain_sum_to_the_last_bit(method: hush.Method, th
 @pytest.mark.parametrize("cohort", [FixedSize(12), Rotation(12), SecretParticipation(5)])
 def test_so_it_is_with_amortised_masks(cohort: hush.cohort.Cohort) -> None:
     run = set_up(methods.cpfed_output(noise=1.0), cohort=cohort, secure_sum=SecureSum(masks="amortised"))
-    assert run.plan is not None
-    assert run.plan.honest_min == 10
+    assert run.privacy.plan is not None
+    assert run.privacy.plan.honest_min == 10
     if not isinstance(cohort, SecretParticipation):  # whose plain sum has no noise of those that send nothing else
         assert all(torch.equal(a, b) for a, b in zip(models(run), models(replace(run, federation=None)), strict=True))
     now, _ = simulation.start(run, None)
     now, _, _ = play_round(set_up(methods.cpfed_output(noise=1.0), cohort=cohort, secure_sum=SecureSum(masks="amortised")), now)
     each = (now.sent - 12 * (128 + 85)) / 12
-    assert each == run.method.uplink(run.learner.dim).bytes + 85  # after the keys, a vector and an envelope are all
+    assert each == run.method.uplink(run.data.learner.dim).bytes + 85  # after the keys, a vector and an envelope are all
 
 
 def test_amortised_masks_need_everybody_and_a_round_is_paid_before_it_begins() -> None:
@@ -101,17 +101,17 @@ def test_amortised_masks_need_everybody_and_a_round_is_paid_before_it_begins() -
     now, record, _ = play_round(run, now)
     assert "are missing" in record["broke_off"]
     assert (now.charges, now.aborted) == (1, 0)
-    assert torch.equal(now.params, run.learner.initial())
+    assert torch.equal(now.params, run.data.learner.initial())
 
 
 def test_it_is_stated_as_seen_by_the_server_and_by_readers() -> None:
     run = set_up(methods.dp_fedavg(), privacy=hush.Budget(4.0, 1e-3), dropout=0.1, secure_sum=SecureSum(tolerate=0.34))
-    plan = run.plan
+    plan = run.privacy.plan
     assert plan is not None
     assert plan.view is View.SECAGG
     assert plan.relation is Relation.ZERO_OUT
     assert plan.secure
-    terms = run.federation.terms if run.federation else None
+    terms = run.privacy.federation.terms if run.privacy.federation else None
     assert terms is not None
     assert plan.honest_min == terms.honest_min == math.floor(6 * (1 - 0.34 - 0.1))
     assert hush.account(plan, 1e-3).epsilon == pytest.approx(4.0, abs=0.01)
@@ -176,15 +176,15 @@ def test_no_sum_of_clipped_rows_wraps_around(clients: int, multiplier: float) ->
 def test_secret_participation_asks_everybody_and_is_amplified() -> None:
     settings: dict[str, Any] = {"cohort": SecretParticipation(4), "rounds": 3}
     run = set_up(methods.dp_fedavg(noise=1.0), **settings)
-    assert run.plan is not None
-    assert run.federation is not None
-    assert run.federation.terms.smallest == 12
+    assert run.privacy.plan is not None
+    assert run.privacy.federation is not None
+    assert run.privacy.federation.terms.smallest == 12
     everyone = set_up(methods.dp_fedavg(noise=1.0), cohort=FixedSize(12), rounds=3)
     assert everyone.plan is not None
-    assert hush.account(run.plan, 1e-3).epsilon < 0.8 * hush.account(everyone.plan, 1e-3).epsilon
+    assert hush.account(run.privacy.plan, 1e-3).epsilon < 0.8 * hush.account(everyone.plan, 1e-3).epsilon
     now, _ = simulation.start(run, None)
     now, _, _ = play_round(run, now)
-    message = run.method.uplink(run.learner.dim)
+    message = run.method.uplink(run.data.learner.dim)
     assert now.sent > 12 * message.bytes  # also those whose coin said no sent a vector: of noise
     assert now.sent < 12 * (message.bytes + 4000)
 
@@ -193,18 +193,18 @@ def test_those_whose_coin_says_no_add_noise_and_nothing_else() -> None:
     """Without noise to speak of, the sum is that of the participants alone."""
     run = set_up(methods.dp_fedavg(noise=1e-4), cohort=SecretParticipation(4), rounds=1)
     quiet = models(run)
-    ids, _ = run.cohort.draw(0, 12, {}, run.secret)
+    ids, _ = run.cohort.draw(0, 12, {}, run.identity.secret)
     alone = summing.plain_sum(
         replace(run, federation=None),
         run.method,
-        run.learner.initial(),
+        run.data.learner.initial(),
         ids,
         run.round(0),
-        run.method.prepare(run.learner.initial(), {}, run.round(0), run.server),
+        run.method.prepare(run.data.learner.initial(), {}, run.round(0), run.data.server),
         Recorder(4),
     )
     grid = next(part for part in run.method.pipeline.parts if isinstance(part, Discretize))
-    update = (run.learner.initial() - quiet[0]) * 4
+    update = (run.data.learner.initial() - quiet[0]) * 4
     assert float((update - (alone / grid._scale(len(alone))).float()).abs().max()) < 0.05
 
 
@@ -219,8 +219,8 @@ def test_clients_vanish_at_every_moment_and_the_sum_is_of_those_who_sent() -> No
     )
     now, _ = simulation.start(run, None)
     seen: list[tuple[int, ...]] = []
-    assert run.federation is not None
-    begin = run.federation.begin
+    assert run.privacy.federation is not None
+    begin = run.privacy.federation.begin
 
     def spied(*args: Any) -> Any:
         secure = begin(*args)
@@ -228,7 +228,7 @@ def test_clients_vanish_at_every_moment_and_the_sum_is_of_those_who_sent() -> No
         return secure
 
     rounds: list[Any] = []
-    run.federation.begin = spied  # type: ignore[method-assign]
+    run.privacy.federation.begin = spied  # type: ignore[method-assign]
     lost = 0
     for _ in range(6):
         now, record, details = play_round(run, now)
@@ -278,15 +278,15 @@ def test_a_round_beyond_the_tolerated_loss_breaks_off_and_costs_nothing(tmp_path
 def test_a_cohort_whose_round_broke_off_has_its_turn_again() -> None:
     """So nobody takes part more often than a rotation without such rounds would have it, which is what is accounted."""
     run = set_up(methods.dp_fedavg(noise=1.0), dropout=0.5, secure_sum=SecureSum(tolerate=0.34), rounds=30)
-    assert run.federation is not None
-    begin, opened = run.federation.begin, []
+    assert run.privacy.federation is not None
+    begin, opened = run.privacy.federation.begin, []
     asked: list[tuple[int, ...]] = []
 
     def spied(round: int, who: list[int], lost: dict[int, int]) -> Any:
         asked.append(tuple(who))
         return begin(round, who, lost)
 
-    run.federation.begin = spied  # type: ignore[method-assign]
+    run.privacy.federation.begin = spied  # type: ignore[method-assign]
     now, _ = simulation.start(run, None)
     for _ in range(30):
         before = now.counted
@@ -452,7 +452,7 @@ def test_a_round_that_was_paid_for_and_not_reached_counts_from_the_first_record_
 def test_a_client_counts_the_sums_it_is_in_by_itself() -> None:
     """The run agrees on as many as a rotation has turns, and no server gets more out of it."""
     run = set_up(methods.dp_fedavg(noise=1.0), rounds=4)
-    assert run.federation is not None
-    assert run.federation.terms.participations == 2
+    assert run.privacy.federation is not None
+    assert run.privacy.federation.terms.participations == 2
     models(run)
-    assert {client.opened for client in run.federation.clients} == {2}  # type: ignore[union-attr]
+    assert {client.opened for client in run.privacy.federation.clients} == {2}  # type: ignore[union-attr]

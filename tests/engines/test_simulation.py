@@ -63,7 +63,7 @@ def test_sums_are_divided_by_the_constant_expected_cohort() -> None:
     cohort = Poisson(4)
     method = hush.Method("constant", Constant(0.5), hush.chain(), Average())
     ready = (simulation.set_up(method, task, rounds=1, cohort=cohort, noise_seed=i) for i in range(256))
-    drawn = ((len(cohort.draw(0, len(SIZES), {}, run.secret)[0]), run) for run in ready)
+    drawn = ((len(cohort.draw(0, len(SIZES), {}, run.identity.secret)[0]), run) for run in ready)
     came, run = next((came, run) for came, run in drawn if came != 4)
     result = simulation.train(run)
     moved = task.learner().initial() - weights(result)
@@ -74,8 +74,8 @@ def test_an_empty_cohort_still_gets_its_noise() -> None:
     task = make_task(sizes=SIZES)
     method = methods.dp_fedavg(clip=1.0, noise=2.0)
     ready = (simulation.set_up(method, task, rounds=1, cohort=1, noise_seed=i, dtype=torch.float64) for i in range(256))
-    run = next(run for run in ready if not len(run.cohort.draw(0, 12, {}, run.secret)[0]))
-    result, secret = simulation.train(run), run.secret
+    run = next(run for run in ready if not len(run.cohort.draw(0, 12, {}, run.identity.secret)[0]))
+    result, secret = simulation.train(run), run.identity.secret
     moved = task.learner(dtype=torch.float64).initial() - weights(result)
     expected = secret.part("1").noise(0, torch.zeros_like(moved), 2.0)
     assert torch.allclose(moved, expected, atol=1e-12)
@@ -380,7 +380,7 @@ def test_no_two_runs_share_noise_but_those_without_a_guarantee() -> None:
     std = 50.0 / len(SIZES)
     for a, b in ((first, again), (first, other)):
         assert 0.7 < float((weights(a) - weights(b)).norm()) / (std * math.sqrt(2 * 53)) < 1.4
-    assert len({run.run_id for run in (first, again, other)}) == 3
+    assert len({run.identity.run_id for run in (first, again, other)}) == 3
     seeded, repeated, elsewhere = (released(noise_seed=seed) for seed in (7, 7, 8))
     assert torch.equal(weights(seeded), weights(repeated))
     assert not torch.equal(weights(seeded), weights(elsewhere))

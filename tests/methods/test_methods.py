@@ -43,13 +43,13 @@ def test_bytes_are_those_of_the_tensors_that_travel() -> None:
     for name in methods.METHODS:
         settings = {key: value for key, value in {"noise": 1.0, "trials": 8192}.items() if key in methods.settings_of(name)}
         run = simulation.set_up(methods.build(name, **settings), make_task(), rounds=1, cohort=3)
-        params, rnd = run.learner.initial(), run.round(0)
-        public = run.method.prepare(params, run.method.init(params), rnd, run.server)
+        params, rnd = run.data.learner.initial(), run.round(0)
+        public = run.method.prepare(params, run.method.init(params), rnd, run.data.server)
         ids = torch.arange(3)
-        own = OwnSecrets.simulated(run.secret, ids.tolist())
-        data = run.train.shard(ids)._replace(own=own)
-        encoded, _ = run.method.contribute(run.learner, params, data, rnd, keys_of(0, ids), public)
-        wire = run.method.uplink(run.learner.dim)
+        own = OwnSecrets.simulated(run.identity.secret, ids.tolist())
+        data = run.data.train.shard(ids)._replace(own=own)
+        encoded, _ = run.method.contribute(run.data.learner, params, data, rnd, keys_of(0, ids), public)
+        wire = run.method.uplink(run.data.learner.dim)
         assert encoded[0].numel() == wire.entries
         bits = 8 * encoded.element_size()
         if wire.integer:  # packed: all that a client can send must fit

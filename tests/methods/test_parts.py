@@ -95,9 +95,9 @@ def test_the_shared_saliency_mask_keeps_what_saliency_keeps() -> None:
 
     task = make_task()
     run = hush.engines.simulation.set_up(methods.build("dp-fedavg+saliency", noise=1.0, ratio=0.5), task, rounds=1, cohort=3)
-    params, rnd = run.learner.initial(), run.round(0)
-    (mask, *_) = run.method.prepare(params, run.method.init(params), rnd, run.server)
-    for layer in run.learner.layers:
+    params, rnd = run.data.learner.initial(), run.round(0)
+    (mask, *_) = run.method.prepare(params, run.method.init(params), rnd, run.data.server)
+    for layer in run.data.learner.layers:
         inside = ((mask >= layer.start) & (mask < layer.stop)).sum()
         assert abs(int(inside) - (layer.stop - layer.start) / 2) <= 1
     assert isinstance(mask, torch.Tensor)

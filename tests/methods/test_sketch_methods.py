@@ -185,9 +185,10 @@ def test_noise_by_a_clients_own_history_is_refused() -> None:
 
 
 def test_gradients_ignore_what_data_sets_suggest_for_longer_training() -> None:
-    from hush.experiment import Spec, resolve
+    from hush.config import RunConfig
+    from hush.experiment import resolve
 
-    local = resolve(Spec(method="dpsfl", data="digits", epsilon=8.0)).method.local
+    local = resolve(RunConfig(method="dpsfl", data="digits", epsilon=8.0)).method.local
     assert (local.lr, local.steps, local.momentum) == (1.0, 1, 0.0)  # type: ignore[attr-defined]
 
 
@@ -231,8 +232,8 @@ def test_secure_noise_on_a_sketch_that_is_clipped_before() -> None:
 
 @pytest.mark.parametrize("name", ["dpsfl", "dpsfl-ac", "fetchsgd", "dpfl", "adpfl"])
 def test_what_a_search_varies(name: str) -> None:
-    from hush.experiment import Spec
+    from hush.config import RunConfig
     from hush.tuning.space import default_space
 
-    space = default_space(Spec(method=name, data="digits"))
+    space = default_space(RunConfig(method=name, data="digits"))
     assert set(space) == {"server_lr"} | ({"clip"} if name != "fetchsgd" else set())

@@ -19,7 +19,7 @@ from hush.audit.structural import structural_checks
 from hush.audit.training import CANARIES, guess, watch_training
 from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation, SecretParticipation
 from hush.core import Bound, Method
-from hush.engines.judge import clip_of
+from hush.engines.conclude import clip_of
 from hush.errors import NoGuarantee, UsageError
 from hush.privacy.accountant import account, profile
 from hush.privacy.attack import trade_off

@@ -45,23 +45,23 @@ def watch_records(method: Method, cohort: Cohort, task: Task, rounds: int) -> Wa
         device="cpu",
         eval_every=10**9,
     )
-    run = replace(ready, secret=Secret.fresh())  # also where nothing is proved, and a run may repeat
+    run = ready.drawing(Secret.fresh())  # also where nothing is proved, and a run may repeat
     now, _ = start(run, None)
     scores = torch.zeros(clients, dtype=torch.float64)
     for _ in range(rounds):
         rnd = run.round(now.round)
-        ids, _ = run.cohort.draw(now.round, clients, now.cohort_state, run.secret)
+        ids, _ = run.cohort.draw(now.round, clients, now.cohort_state, run.identity.secret)
         if len(ids):
-            public = run.method.prepare(now.params, now.state, rnd, run.server)
+            public = run.method.prepare(now.params, now.state, rnd, run.data.server)
             data, keys = clients_of(run, ids, rnd)
-            sent, _ = run.method.contribute(run.learner, now.params, data, rnd, keys, public)
+            sent, _ = run.method.contribute(run.data.learner, now.params, data, rnd, keys, public)
             rows = run.method.pipeline.unpack(sent, rnd, keys, public).double()
-            scores[ids] += _toward(run.learner, now.params, rows, first, ids, keys) - _toward(
-                run.learner, now.params, rows, second, ids, keys
+            scores[ids] += _toward(run.data.learner, now.params, rows, first, ids, keys) - _toward(
+                run.data.learner, now.params, rows, second, ids, keys
             )
         now, _, _ = play_round(run, now)
-    assert run.plan is not None
-    return WatchedRecords(run.plan, members.numpy(), scores.numpy())
+    assert run.privacy.plan is not None
+    return WatchedRecords(run.privacy.plan, members.numpy(), scores.numpy())
 
 
 Records = tuple[Tensor, Tensor]

@@ -161,7 +161,7 @@ def _sum_of_a_sampled_cohort(method: Method, local: AsWritten) -> Staged:
     one: list[np.ndarray] = []
     other: list[np.ndarray] = []
     for index in range(rounds):
-        ids, _ = cohort.draw(index, clients, {}, stage.run.secret)
+        ids, _ = cohort.draw(index, clients, {}, stage.run.identity.secret)
         signs = torch.rand(clients) < 0.5
         total = stage.total_of(index, ids, (signs.double() * 2 - 1) * length)
         one.append(total[signs].numpy())

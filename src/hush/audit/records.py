@@ -52,7 +52,7 @@ class RecordStage:
         )
         cohort = cohort or Rotation(clients)
         run = set_up(method, task, rounds=1, cohort=cohort, device="cpu", chunk=clients, eval_every=10**9)
-        self.run: Run = replace(run, secret=Secret.fresh())  # also where nothing is proved, and a run may repeat
+        self.run: Run = run.drawing(Secret.fresh())  # also where nothing is proved, and a run may repeat
         self.ids = torch.arange(clients)
 
     @property
@@ -62,11 +62,11 @@ class RecordStage:
 
     def plant(self, records: Tensor) -> None:
         """Give each client's victim this record."""
-        self.run.train.x[self.victims] = records.to(self.run.train.x.dtype)
+        self.run.data.train.x[self.victims] = records.to(self.run.data.train.x.dtype)
 
     def plant_all(self, records: Tensor) -> None:
         """Give every client these records, `[clients, size, dim]`."""
-        self.run.train.x[:] = records.reshape(-1, self.dim).to(self.run.train.x.dtype)
+        self.run.data.train.x[:] = records.reshape(-1, self.dim).to(self.run.data.train.x.dtype)
 
     def masks(self, index: int) -> Tensor:
         """The coordinates that each client sends in a round: public, and known beforehand."""
@@ -79,28 +79,28 @@ class RecordStage:
     def play(self, index: int) -> Messages:
         """What every client sends in round `index`, undone up to the sums of its batches: sum over steps, in units of reach."""
         run, rnd = self.run, self.run.round(index)
-        params = run.learner.initial()
-        public = run.method.prepare(params, run.method.init(params), rnd, run.server)
+        params = run.data.learner.initial()
+        public = run.method.prepare(params, run.method.init(params), rnd, run.data.server)
         data, keys = clients_of(run, self.ids, rnd)
-        sent, _ = run.method.contribute(run.learner, params, data, rnd, keys, public)
+        sent, _ = run.method.contribute(run.data.learner, params, data, rnd, keys, public)
         rows = run.method.pipeline.unpack(sent, rnd, keys, public).double()
         for part in reversed(run.method.pipeline.parts):  # what the server does with integers: linear, so row by row
             if run.method.uplink(self.dim).integer:
                 state = part.init(self.dim)
-                rows = torch.stack([part.decode(row, state, rnd, None, run.secret)[0] for row in rows])
+                rows = torch.stack([part.decode(row, state, rnd, None, run.identity.secret)[0] for row in rows])
         unit = self.dim / self.local.entries(self.dim) / self.local.batch_size * self.local.reach(self.dim)
         return Messages(rows / unit, self.masks(index))
 
     def total_of(self, index: int, ids: Tensor, lengths: Tensor) -> Tensor:
         """The sum over the clients `ids` alone, client i with a record of `lengths[i]` on coordinate i; in units of reach."""
         run, rnd = self.run, self.run.round(index)
-        records = torch.zeros(len(ids), self.dim, dtype=self.run.train.x.dtype)
+        records = torch.zeros(len(ids), self.dim, dtype=self.run.data.train.x.dtype)
         records[torch.arange(len(ids)), ids] = lengths[ids].to(records.dtype)
-        self.run.train.x[self.victims[ids]] = records
-        params = run.learner.initial()
-        public = run.method.prepare(params, run.method.init(params), rnd, run.server)
+        self.run.data.train.x[self.victims[ids]] = records
+        params = run.data.learner.initial()
+        public = run.method.prepare(params, run.method.init(params), rnd, run.data.server)
         data, keys = clients_of(run, ids, rnd)
-        sent, _ = run.method.contribute(run.learner, params, data, rnd, keys, public)
+        sent, _ = run.method.contribute(run.data.learner, params, data, rnd, keys, public)
         total = run.method.pipeline.unpack(sent, rnd, keys, public).sum(0, dtype=torch.float64)
         return total * self.local.batch_size / self.local.reach(self.dim)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hush.audit.open_sketch import OpenSketch, opened
 from hush.cohort import Cohort
 from hush.core import LocalUpdate, Method, Public, Round, Shard, Trained
-from hush.engines.judge import clip_of
+from hush.engines.conclude import clip_of
 from hush.engines.round import play_round
 from hush.engines.run import Run, Snapshot
 from hush.engines.simulation import set_up, start
@@ -145,7 +145,7 @@ class Stage:
             diagnostics=diagnostics,
         )
         # a secret of its own also where nothing is proved, and a run may repeat
-        self.run: Run = replace(run, rounds=10**9, rounds_planned=10**9, secret=Secret.fresh())
+        self.run: Run = replace(run, rounds=10**9, config=replace(run.config, rounds=10**9)).drawing(Secret.fresh())
         self._round = 0
 
     def start(self) -> Snapshot:
@@ -159,8 +159,8 @@ class Stage:
         rnd = self.run.round(now.round)
         after, _, _ = play_round(self.run, now)
         if self.script.published is None:  # an empty cohort: nobody was told
-            public = self.run.method.prepare(now.params, now.state, rnd, self.run.server)
-            self.script.published = published(self.method, self.run.learner.dim, rnd, public)
+            public = self.run.method.prepare(now.params, now.state, rnd, self.run.data.server)
+            self.script.published = published(self.method, self.run.data.learner.dim, rnd, public)
         entries, scale = self.script.published
         total = (now.params.double() - after.params.double()) * rnd.cohort
         self._round = after.round

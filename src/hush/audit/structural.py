@@ -119,10 +119,10 @@ def _same_noise_for_a_full_cohort(z: Tensor, stage: Stage, std: float) -> Check:
 def _sent(stage: Stage) -> Tensor:
     """What each client's row holds at its own entry, encoded alone."""
     rnd = stage.run.round(0)
-    method, dim = stage.run.method, stage.run.learner.dim
-    params = stage.run.learner.initial()
+    method, dim = stage.run.method, stage.run.data.learner.dim
+    params = stage.run.data.learner.initial()
     state = method.init(params)
-    public = method.prepare(params, state, rnd, stage.run.server)
+    public = method.prepare(params, state, rnd, stage.run.data.server)
     entries, _ = published(stage.method, dim, rnd, public)
     rows = torch.zeros(len(stage.script.members), dim, dtype=torch.float64)
     who = torch.arange(len(rows))
@@ -145,10 +145,10 @@ def _nothing_elsewhere(stray: float) -> Check:
 def _bound_checks(method: Method, stage: Stage) -> Iterator[Check]:
     """No row, however large or broken, may be longer than the bound that the noise was scaled to: in float64, and in float32, which
     is what clients compute in, and which rounds more."""
-    rows = _awkward_rows(stage.run.learner.dim)
-    rnd, params = stage.run.round(0), stage.run.learner.initial()
+    rows = _awkward_rows(stage.run.data.learner.dim)
+    rnd, params = stage.run.round(0), stage.run.data.learner.initial()
     real = stage.run.method
-    public = real.prepare(params, real.init(params), rnd, stage.run.server)
+    public = real.prepare(params, real.init(params), rnd, stage.run.data.server)
     keys, bound = keys_of(2, torch.arange(len(rows))), find_noise(method)[1].l2
     norms = torch.cat([l2(real.pipeline.encode(kind, rnd, keys, public).double()) for kind in (rows, rows.float())])
     finite = bool(torch.isfinite(norms).all())
@@ -170,9 +170,9 @@ def _awkward_rows(dim: int) -> Tensor:
 
 def _lone_client(method: Method, stage: Stage) -> Check:
     """A client alone, as in a federation, sends what it sends in a cohort."""
-    rnd, params, real = stage.run.round(0), stage.run.learner.initial(), stage.run.method
-    public = real.prepare(params, real.init(params), rnd, stage.run.server)
-    rows = _awkward_rows(stage.run.learner.dim)
+    rnd, params, real = stage.run.round(0), stage.run.data.learner.initial(), stage.run.method
+    public = real.prepare(params, real.init(params), rnd, stage.run.data.server)
+    rows = _awkward_rows(stage.run.data.learner.dim)
     keys = keys_of(3, torch.arange(len(rows)))
     together = real.pipeline.encode(rows, rnd, keys, public).double()
     alone = torch.cat([real.pipeline.encode(rows[i : i + 1], rnd, keys[i : i + 1], public) for i in range(len(rows))]).double()
@@ -191,7 +191,7 @@ def _fresh(method: Method, cohort_of: Callable[[int, float], Cohort]) -> Iterato
         stage = Stage(method, cohort_of(_FEW, 1.0), _FEW, entries=2000)
         draws.append(stage.play(stage.start(), torch.zeros(_FEW, dtype=torch.bool))[1].values)
         run = Stage(method, cohort_of(1000, 0.3), 1000).run
-        cohorts.append(set(run.cohort.draw(0, 1000, run.cohort.init(1000), run.secret)[0].tolist()))
+        cohorts.append(set(run.cohort.draw(0, 1000, run.cohort.init(1000), run.identity.secret)[0].tolist()))
     a, b = draws
     overlap = float((a * b).sum() / (a.norm() * b.norm()).clamp_min(1e-300)) * math.sqrt(len(a))
     told = f"the noise of two runs correlates by {overlap:+.1f} standard deviations"

@@ -81,19 +81,19 @@ def watch_training(method: Method, task: Task, cohort_for: Callable[[int], Cohor
         device="cpu",
         eval_every=10**9,
     )
-    run = replace(ready, secret=Secret.fresh())  # also where nothing is proved, and a run may repeat
+    run = ready.drawing(Secret.fresh())  # also where nothing is proved, and a run may repeat
     now, _ = start(run, None)
-    own = directions(torch.arange(CANARIES), run.learner.dim).double()
+    own = directions(torch.arange(CANARIES), run.data.learner.dim).double()
     scores = torch.zeros(CANARIES, dtype=torch.float64)
     for _ in range(rounds):
         after, _, _ = play_round(run, now)
         scores += own @ ((now.params - after.params).double() / lr)
         now = after
-    assert run.plan is not None
-    assert run.delta is not None
+    assert run.privacy.plan is not None
+    assert run.privacy.delta is not None
     values = scores.numpy()
     inside = members.numpy()
-    return Watched(run.plan, run.delta, values[inside], values[~inside], inside, values)
+    return Watched(run.privacy.plan, run.privacy.delta, values[inside], values[~inside], inside, values)
 
 
 def guess(members: np.ndarray, scores: np.ndarray, share: float = 0.25) -> tuple[int, int]:

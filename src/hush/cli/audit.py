@@ -14,10 +14,10 @@ from hush.audit.audit import Audit
 from hush.audit.audit import audit as attack
 from hush.cli import options
 from hush.cli.console import err, print_json, say
+from hush.config import NOISE_MODES, RunConfig, parse_settings, runs_of
 from hush.engines.rundir import RunDir
-from hush.engines.simulation import NOISE_MODES
 from hush.errors import NoGuarantee, UsageError
-from hush.experiment import Spec, parse_settings, resolve
+from hush.experiment import resolve
 from hush.names import pick
 from hush.privacy.guarantee import at_least
 from hush.privacy.plan import is_private, needs_noise, with_noise, with_secure_noise
@@ -37,16 +37,16 @@ def audit(
 ) -> None:
     """Attack a method as it runs: structural checks, its whole claimed profile, one training. Exit code 2 if it fails."""
     typed = {"noise": noise, "sampling": sampling, "noise_mode": noise_mode}
-    spec, place = _asked(target, {k: v for k, v in typed.items() if v is not None}, parse_settings(settings or []), out)
-    experiment = resolve(spec, lenient=True)
+    config, place = _asked(target, {k: v for k, v in typed.items() if v is not None}, parse_settings(settings or []), out)
+    experiment = resolve(config, lenient=True)
     method = experiment.method
     if not is_private(method):
         raise NoGuarantee(f"{method.name} adds no noise: it claims nothing that an audit could test.", "Audit a private method.")
     if needs_noise(method):
-        method = with_noise(method, spec.noise if spec.noise is not None else getattr(method.local, "shows_at", 1.0))
-    if spec.secure:  # what the fewest shares add up to is drawn once: the protocol has tests of its own
+        method = with_noise(method, config.noise if config.noise is not None else getattr(method.local, "shows_at", 1.0))
+    if config.secure:  # what the fewest shares add up to is drawn once: the protocol has tests of its own
         method = as_summed(replace(experiment, method=method).as_run())
-    elif spec.noise_mode == "secure":
+    elif config.noise_mode == "secure":
         method = with_secure_noise(method, experiment.cohort)
     rate = experiment.cohort.size / experiment.population
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -56,7 +56,7 @@ def audit(
         rounds = min(experiment.rounds, 20)
         result = attack(method, experiment.cohort, task, rounds, rate, tell=lambda what: progress.update(bar, description=what))
     files = _write(result, place)
-    if spec.secure:
+    if config.secure:
         say("note: shares of noise were drawn as the one noise they add up to; masks, losses and refusals have tests of their own")
     if as_json:
         print_json(result.to_dict() | {"files": files})
@@ -66,23 +66,23 @@ def audit(
         raise typer.Exit(2)
 
 
-def _asked(target: str, typed: dict[str, Any], settings: dict[str, str], out: Path | None) -> tuple[Spec, RunDir]:
+def _asked(target: str, typed: dict[str, Any], settings: dict[str, str], out: Path | None) -> tuple[RunConfig, RunDir]:
     """What to audit, and where the report goes."""
     if "noise_mode" in typed:
         pick(dict.fromkeys(NOISE_MODES), typed["noise_mode"], "noise mode")
     if Path(target).is_dir():
         folder = RunDir(Path(target))
-        specs = folder.read_json("config.json").get("specs", [])
-        if len(specs) != 1:
+        runs = runs_of(folder)
+        if len(runs) != 1:
             raise UsageError(f"{target} holds a comparison: audit one of its methods by name.")
-        spec = Spec.read(specs[0])
-        if spec.noise is None and folder.has("certificate.json"):  # the noise that the budget led to
+        ran = runs[0].to_dict()
+        if runs[0].noise is None and folder.has("certificate.json"):  # the noise that the budget led to
             typed = {"noise": folder.read_json("certificate.json")["noise_multiplier"], "epsilon": None} | typed
-        changes = typed | {"set": spec.set | settings}
-        return Spec.read(spec.model_dump() | changes), RunDir(out) if out is not None else folder
+        own = {key: value for key, value in runs[0].set.items() if key != "noise"} | settings
+        return RunConfig.read(ran | typed | {"set": own}), RunDir(out) if out is not None else folder
     stamp = time.strftime("%Y%m%d-%H%M%S")
     place = out if out is not None else Path("runs") / f"audit-{target}-{stamp}"
-    return Spec.read({"method": target, "set": settings} | typed), RunDir(place)
+    return RunConfig.read({"method": target, "set": settings} | typed), RunDir(place)
 
 
 def _write(result: Audit, place: RunDir) -> list[str]:

@@ -10,9 +10,8 @@ import typer
 
 from hush.cli import options
 from hush.cli.console import print_json, say
-from hush.cohort import Bounded, Cohort
+from hush.cohort import Bounded, Cohort, make_cohort
 from hush.errors import NoGuarantee, UsageError
-from hush.experiment import make_cohort
 from hush.names import pick
 from hush.privacy import accountant
 from hush.privacy.guarantee import Relation, Unit, default_delta

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +15,13 @@ import typer
 from hush.cli.console import figures, out, print_json, round_progress, say
 from hush.cli.interrupt import heard
 from hush.cli.options import RunFlags, takes_flags
+from hush.config import CONFIG_FORMAT, runs_of
 from hush.engines.result import Result
 from hush.engines.run import Run
 from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
 from hush.errors import DataError, HushError, UsageError
-from hush.experiment import Experiment, Spec, on_the_same_clients, resolve
+from hush.experiment import Experiment, on_the_same_clients, resolve
 from hush.privacy.guarantee import at_least
 from hush.privacy.rules import warnings_of
 from hush.report.seeds import over_seeds
@@ -36,66 +38,67 @@ def run(
 ) -> None:
     """Train one method and say what was learned, what it cost and what privacy was spent."""
     if resume is not None:
-        if method is not None or flags.typed():
+        if method is not None or flags.typed:
             raise UsageError("--resume goes on with a run as it was begun: leave the method and the other flags out.")
         _resume(resume, flags.json)
         return
-    spec = flags.spec(method)
-    experiment = resolve(spec)
+    experiment = resolve(flags.asked(method))
     if flags.dry_run:
         _dry_run([experiment], flags.data_dir, flags.json)
         return
-    folder = _empty_folder(flags.out, spec.method)
-    _run_seeds(spec, flags.seeds, folder, flags.data_dir, flags.json)
+    folder = _empty_folder(flags.out, experiment.config.method)
+    _run_seeds(experiment, flags.seeds, folder, flags.data_dir, flags.json)
 
 
 @takes_flags
 def compare(methods: Annotated[list[str], typer.Argument(help="Two or more methods.")], *, flags: RunFlags) -> None:
-    """Train several methods on the same task: one table, one plot. A setting goes to the methods that take it."""
+    """Train several methods on the same task: one table, one plot. A setting goes to the methods that use it."""
     names = list(dict.fromkeys(methods))
     if len(names) < 2:
         raise UsageError("A comparison needs two different methods or more; hush run trains one.")
-    asked = [flags.spec(name, shared=names) for name in names]
-    specs = on_the_same_clients(asked)
-    experiments = [resolve(spec, lenient=True) for spec in specs]
-    if specs != asked:
+    asked, notes = flags.asked_of_each(names)
+    same = on_the_same_clients(asked)
+    experiments = [resolve(one, lenient=True) for one in same]
+    if same != asked:
         first = experiments[0]
-        say(
-            "note: with a method that protects records, all take its setting: "
+        notes.append(
+            "with a method that protects records, all take its setting: "
             f"{first.population:,} clients, {first.cohort.size:g} a round, {first.rounds:,} rounds, unless you give them"
         )
-    for spec, experiment in zip(specs, experiments, strict=True):
-        if spec.secure and experiment.secure_sum is None:
-            say(f"note: {spec.method} has no noise, so it is summed in the clear")
+    for one, experiment in zip(same, experiments, strict=True):
+        if one.secure and experiment.secure_sum is None:
+            notes.append(f"{one.method} has no noise, so it is summed in the clear")
+    for line in notes:
+        say(f"note: {line}")
     if flags.dry_run:
         _dry_run(experiments, flags.data_dir, flags.json)
         return
-    _compare(specs, flags.seeds, _empty_folder(flags.out, "compare"), flags.data_dir, flags.json)
+    _compare(experiments, flags.seeds, _empty_folder(flags.out, "compare"), flags.data_dir, flags.json)
 
 
-def _compare(specs: list[Spec], seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
+def _compare(experiments: list[Experiment], seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
     rows, curves, first = [], {}, {}
     with _kept(folder.path):
-        for spec in specs:
-            own = RunDir(folder.path / spec.method)
-            results = _all_seeds(spec, seeds, own, data_dir, top=(folder, _config(specs, seeds, data_dir)))
+        for experiment in experiments:
+            name = experiment.config.method
+            results = _all_seeds(experiment, seeds, folder, RunDir(folder.path / name), data_dir, experiments)
             rows.append(over_seeds(results))
-            curves[spec.method], first[spec.method] = results[0].history, results[0]
+            curves[name], first[name] = results[0].history, results[0]
     folder.write_json("compare.json", {"methods": rows})
     picture = _plot(folder, curves, f"{rows[0]['model']} on {rows[0]['data']}")
     if as_json:
         print_json({"methods": rows, "plot": picture})
         return
     out().print(comparison(rows))
-    final, beside = first[specs[-1].method], first.get("dp-fedavg")
+    final, beside = first[experiments[-1].config.method], first.get("dp-fedavg")
     print(f"{final.method}: {final.sentence(beside if beside is not final else None)}.")
     say(f"Everything is in {folder.path}" + (f"; the picture is {picture}" if picture else ""))
 
 
-def _config(specs: list[Spec], seeds: int, data_dir: Path | None) -> dict[str, Any]:
-    """What `--resume` needs to go on: one method, or the several of a comparison."""
+def _config(experiments: list[Experiment], seeds: int, data_dir: Path | None) -> dict[str, Any]:
+    """What `--resume` needs to go on: one method, or the several of a comparison, with every default filled in."""
     place = str(data_dir.resolve()) if data_dir else None
-    return {"specs": [spec.model_dump() for spec in specs], "seeds": seeds, "data_dir": place}
+    return {"format": CONFIG_FORMAT, "runs": [one.config.to_dict() for one in experiments], "seeds": seeds, "data_dir": place}
 
 
 def _empty_folder(given: Path | None, name: str) -> RunDir:
@@ -120,19 +123,19 @@ def _resume(path: Path, as_json: bool) -> None:
     folder = RunDir(path)
     config = folder.read_json("config.json")
     try:
-        specs = [Spec.read(spec, f" in {path / 'config.json'}") for spec in config["specs"]]
+        experiments = [Experiment.of(one) for one in runs_of(folder)]
         seeds, data_dir = int(config["seeds"]), Path(config["data_dir"]) if config["data_dir"] else None
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{path / 'config.json'} is not what a run of Hush writes.") from None
-    if len(specs) == 1:
-        _run_seeds(specs[0], seeds, folder, data_dir, as_json)
+    if len(experiments) == 1:
+        _run_seeds(experiments[0], seeds, folder, data_dir, as_json)
     else:
-        _compare(specs, seeds, folder, data_dir, as_json)
+        _compare(experiments, seeds, folder, data_dir, as_json)
 
 
-def _run_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
+def _run_seeds(experiment: Experiment, seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
     with _kept(folder.path):
-        results = _all_seeds(spec, seeds, folder, data_dir, top=(folder, _config([spec], seeds, data_dir)))
+        results = _all_seeds(experiment, seeds, folder, folder, data_dir, [experiment])
     value = over_seeds(results)
     if seeds > 1:
         folder.write_json("result.json", value)
@@ -150,26 +153,29 @@ def _run_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, as
     say(f"Everything is in {folder.path}")
 
 
-def _all_seeds(spec: Spec, seeds: int, folder: RunDir, data_dir: Path | None, top: tuple[RunDir, dict[str, Any]]) -> list[Result]:
+def _all_seeds(
+    experiment: Experiment, seeds: int, top: RunDir, folder: RunDir, data_dir: Path | None, all_of_it: list[Experiment]
+) -> list[Result]:
     """One run a seed; a run that is already complete is read back instead of repeated. `top` is what to resume from."""
-    results = []
+    results, name = [], experiment.config.method
     for i in range(seeds):
-        own = spec.model_copy(update={"seed": spec.seed + i})
-        place = folder if seeds == 1 else RunDir(folder.path / f"seed-{own.seed}")
+        config = replace(experiment.config, seed=experiment.config.seed + i)
+        place = folder if seeds == 1 else RunDir(folder.path / f"seed-{config.seed}")
         if place.finished:
             results.append(Result.read(place))
             continue
-        experiment = resolve(own, lenient=folder is not top[0])
-        ready = experiment.set_up(experiment.task(data_dir))
-        if not top[0].started:  # everything was checked: from here on there is something to resume
-            top[0].write_json("config.json", top[1])
-        results.append(_one(ready, place, spec.method if seeds == 1 else f"{spec.method} seed {own.seed}"))
+        own = replace(experiment, config=config)
+        ready = own.set_up(own.task(data_dir))
+        if not top.started:  # everything was checked: from here on there is something to resume
+            top.write_json("config.json", _config(all_of_it, seeds, data_dir))
+        results.append(_one(ready, place, name if seeds == 1 else f"{name} seed {config.seed}"))
     return results
 
 
 def _one(ready: Run, folder: RunDir, label: str) -> Result:
     """One run with its progress bar and its page; what speaks against it is said before it begins."""
-    told = warnings_of(ready.plan, ready.delta) if ready.plan is not None and ready.delta is not None else ()
+    plan, delta = ready.privacy.plan, ready.privacy.delta
+    told = warnings_of(plan, delta) if plan is not None and delta is not None else ()
     for line in (*told, *_planned_losses(ready)):
         say(f"note: {line}")
     with round_progress() as progress:
@@ -187,8 +193,8 @@ def _one(ready: Run, folder: RunDir, label: str) -> Result:
 
 def _planned_losses(ready: Run) -> Iterator[str]:
     """What a secure sum was sized for, where losses make it dearer."""
-    if ready.federation is not None and ready.dropout:
-        terms = ready.federation.terms
+    if ready.privacy.federation is not None and ready.config.dropout:
+        terms = ready.privacy.federation.terms
         lost, shares = terms.smallest - terms.fewest(terms.smallest), terms.honest_min
         yield f"planned for the loss of {lost} of {terms.smallest} clients, so {shares} honest shares carry the noise (--tolerate)"
 
@@ -234,22 +240,8 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
     rows = []
     for e in experiments:
         task = e.task(data_dir)
-        rows.append(
-            estimate(
-                e.as_run(task.train.count),
-                task,
-                cohort=e.cohort,
-                rounds=e.rounds,
-                budget=e.budget,
-                delta=e.spec.delta,
-                device=e.spec.device,
-                memory=e.spec.memory,
-                dropout=e.spec.dropout,
-                eval_every=e.spec.eval_every,
-                terms=_fresh_terms(e, task.train.count),
-            )
-            | {"settings": e.settings}
-        )
+        told = estimate(e.config, e.as_run(task.train.count), task, e.cohort, _fresh_terms(e, task.train.count))
+        rows.append(told | {"settings": dict(e.chosen)})
     for line in dict.fromkeys(line for row in rows for line in row["warnings"]):
         say(f"note: {line}")
     if as_json:
@@ -274,7 +266,7 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
 def _fresh_terms(e: Experiment, clients: int) -> Terms | None:
     """Of a secure sum whose messages are more than a vector."""
     secure = e.secure_sum
-    return None if secure is None or secure.masks != "fresh" else secure.terms(e.cohort, clients, e.spec.dropout)
+    return None if secure is None or secure.masks != "fresh" else secure.terms(e.cohort, clients, e.config.dropout)
 
 
 def _plot(folder: RunDir, curves: dict[str, list[dict[str, Any]]], title: str) -> str | None:

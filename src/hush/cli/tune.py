@@ -14,9 +14,9 @@ from hush.cli.console import out, print_json, round_progress, say
 from hush.cli.interrupt import heard
 from hush.cli.options import RunFlags, takes_flags
 from hush.cli.runs import forget_if_unused
+from hush.config import RunConfig
 from hush.engines.rundir import RunDir
 from hush.errors import DataError, HushError, UsageError
-from hush.experiment import Spec
 from hush.privacy.guarantee import at_least
 from hush.tuning.asked import Asked
 from hush.tuning.study import Trial, Tuning, refuse_without_optuna, so_far
@@ -47,17 +47,17 @@ def tune(
     """Search over settings at a fixed epsilon, judged on validation examples; the test examples stay unseen."""
     refuse_without_optuna()
     if resume is not None:
-        if method is not None or flags.typed() or search or accounted or not pruning or tuning_data != "private":
+        if method is not None or flags.typed or search or accounted or not pruning or tuning_data != "private":
             raise UsageError("--resume goes on with a search as it was begun: leave the method and all flags but --trials out.")
         folder = RunDir(resume)
         asked = _begun(folder, trials)
     else:
         if flags.seeds != 1 or flags.dry_run:
             raise UsageError("A search has one seed and no dry run: leave --seeds and --dry-run to hush run.")
-        spec = flags.spec(method)
+        config = flags.asked(method)
         count, place = _TRIALS if trials is None else trials, flags.data_dir.resolve() if flags.data_dir else None
-        asked = Asked.of(spec, search or [], tuning_data, accounted, trials=count, pruning=pruning, data_dir=place)
-        folder = RunDir(flags.out if flags.out is not None else _new_folder(spec.method))
+        asked = Asked.of(config, search or [], tuning_data, accounted, trials=count, pruning=pruning, data_dir=place)
+        folder = RunDir(flags.out if flags.out is not None else _new_folder(config.method))
         _refuse_another(folder, asked)
     found = _search(asked, folder)
     _tell(asked, found, folder, flags.json)
@@ -76,7 +76,7 @@ def _search(asked: Asked, folder: RunDir) -> Tuning:
     try:
         with round_progress() as progress:
             made = len(so_far(study).history)
-            bar = progress.add_task(f"tuning {asked.spec.method}", total=asked.trials, completed=made, figures="")
+            bar = progress.add_task(f"tuning {asked.config.method}", total=asked.trials, completed=made, figures="")
 
             def on_trial(found: Tuning) -> None:
                 best = f"best {_accuracy(found.best)}" if found.ranked else ""
@@ -86,7 +86,7 @@ def _search(asked: Asked, folder: RunDir) -> Tuning:
                 asked.begin,
                 asked.space,
                 trials=asked.trials,
-                seed=asked.spec.seed,
+                seed=asked.config.seed,
                 pruning=asked.pruning,
                 first=asked.first(),
                 study=study,
@@ -136,7 +136,7 @@ def _plot(asked: Asked, found: Tuning, folder: RunDir) -> str | None:
     from hush.report.tuning_picture import tuning_figure
 
     try:
-        folder.write_bytes("tune.png", as_png(tuning_figure(found, asked.space, f"{asked.spec.method} on {asked.spec.data}")))
+        folder.write_bytes("tune.png", as_png(tuning_figure(found, asked.space, f"{asked.config.method} on {asked.config.data}")))
     except UsageError as error:
         say(f"note: {error}")
         return None
@@ -151,22 +151,22 @@ def _config(asked: Asked) -> dict[str, Any]:
     keys = ("search", "trials", "pruning", "tuning_data", "accounted")
     place = str(asked.data_dir) if asked.data_dir else None
     own = {key: getattr(asked, key) for key in keys} | {"search": list(asked.search), "data_dir": place}
-    return {"tune": own | {"spec": asked.spec.model_dump()}}
+    return {"tune": own | {"run": asked.config.to_dict()}}
 
 
 def _begun(folder: RunDir, trials: int | None) -> Asked:
     """The search that a folder holds; more trials may be asked for."""
     if not folder.path.is_dir():
         raise UsageError(f"There is no run directory {folder.path}.")
-    config = folder.read_json("config.json")
+    kept = folder.read_json("config.json")
     try:
-        own = dict(config["tune"])
-        spec = Spec.read(own.pop("spec"), f" in {folder.path / 'config.json'}")
+        own = dict(kept["tune"])
+        config = RunConfig.read(own.pop("run"), f" in {folder.path / 'config.json'}")
         own |= {
             "data_dir": Path(own["data_dir"]) if own["data_dir"] else None,
             "trials": own["trials"] if trials is None else trials,
         }
-        return Asked.of(spec, **own)
+        return Asked.of(config, **own)
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{folder.path / 'config.json'} is not what hush tune writes.") from None
 

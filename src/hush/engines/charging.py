@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from hush.config import RunConfig
 from hush.core import Method
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
@@ -23,45 +24,42 @@ from hush.privacy.vocabulary import Plan
 from hush.secret import Secret
 
 
-def refuse_idle_ledger(
-    method: Method, plan: Plan | None, ledger: object, population: str | None, rollback_protection: bool
-) -> None:
+def refuse_idle_ledger(method: Method, plan: Plan | None, config: RunConfig) -> None:
     """A ledger that would have nothing to write down, or what is said of a ledger where there is none."""
+    ledger = config.ledger
     if ledger is not None and plan is None:
         how = "a proof" if is_private(method) else "noise"
         raise NoGuarantee(
             f"{method.name} releases its clients without {how}: a ledger has no number for that, and a budget no room.",
             "Leave the ledger out, or choose a private method.",
         )
-    if population is not None and ledger is None:
+    if config.population is not None and ledger is None:
         raise UsageError("A population is who a ledger keeps account of: give the ledger, too (ledger=..., --ledger FILE).")
-    if not rollback_protection and ledger is None:
+    if not config.rollback_protection and ledger is None:
         raise UsageError("Rollback protection is a shared ledger's: give the ledger, too (ledger=..., --ledger FILE).")
 
 
-def delta_of(ledger: Ledger | Path | str | None, population: str, rollback_protection: bool) -> float | None:
+def delta_of(ledger: str | None, population: str, rollback_protection: bool) -> float | None:
     """The delta of the budget that a run will be held to, where its ledger has one: what is said of the run is said at that."""
-    if ledger is None or isinstance(ledger, Ledger):
-        pool = None if ledger is None else ledger.populations.get(population)
-        return pool.delta if pool is not None else None
-    if not Path(ledger).is_file():
+    if ledger is None or not Path(ledger).is_file():
         return None
     opened = Ledger(ledger, rollback_protection=rollback_protection)
     try:
-        return delta_of(opened, population, rollback_protection)
+        pool = opened.populations.get(population)
+        return pool.delta if pool is not None else None
     finally:
         opened.close()
 
 
 def refuse_uncharged(run: Run, done: Result) -> None:
     """A complete run that is asked for with a ledger must have been charged there."""
-    if run.ledger is None or run.plan is None or done.run_id is None:
+    if run.config.ledger is None or run.privacy.plan is None or done.run_id is None:
         return
-    ledger = Ledger(run.ledger, rollback_protection=run.rollback_protection)
+    ledger = Ledger(run.config.ledger, rollback_protection=run.config.rollback_protection)
     charged = sum(pool.runs[done.run_id].charges for pool in ledger.populations.values() if done.run_id in pool.runs)
     ledger.close()
     if charged < (done.rounds_charged or 0):
-        raise UsageError(f"This run is complete and was charged elsewhere, not in {run.ledger}: choose another folder.")
+        raise UsageError(f"This run is complete and was charged elsewhere, not in {run.config.ledger}: choose another folder.")
 
 
 def identified(run: Run, folder: RunDir | None) -> Run:
@@ -70,33 +68,35 @@ def identified(run: Run, folder: RunDir | None) -> Run:
         return run
     if folder.has(IDENTITY):
         kept = folder.read_json(IDENTITY)
-        if kept["fingerprint"] != run.fingerprint:
+        if kept["fingerprint"] != run.identity.fingerprint:
             raise DataError(f"{folder.path} holds a run with other settings or other data: it cannot go on from here.")
-        return replace(run, run_id=kept["run_id"], secret=run.secret if run.secure else Secret(bytes.fromhex(kept["secret"])))
+        secret = run.identity.secret if run.identity.secure else Secret(bytes.fromhex(kept["secret"]))
+        return replace(run, identity=replace(run.identity, run_id=kept["run_id"], secret=secret))
     if folder.has(CHECKPOINT):
         raise DataError(f"{folder.path} holds a run without its {IDENTITY}: what it released cannot be told, and it cannot go on.")
-    kept = {"run_id": run.run_id, "fingerprint": run.fingerprint}
-    folder.write_json(IDENTITY, kept if run.secure else kept | {"secret": run.secret.key.hex()}, mode=0o600)
+    kept = {"run_id": run.identity.run_id, "fingerprint": run.identity.fingerprint}
+    folder.write_json(IDENTITY, kept if run.identity.secure else kept | {"secret": run.identity.secret.key.hex()}, mode=0o600)
     return run
 
 
 @contextmanager
 def account_of(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAccount | None]:
     """Where this run's rounds are charged: the ledger it shares, or one of its own; the one where they were charged so far."""
-    path = run.ledger or (folder.path / LEDGER if folder is not None else None)
-    if run.plan is None or path is None:
+    path = run.config.ledger or (folder.path / LEDGER if folder is not None else None)
+    if run.privacy.plan is None or path is None:
         yield None
         return
-    ledger = Ledger(path, own=run.ledger is None, rollback_protection=run.rollback_protection)
+    ledger = Ledger(path, own=run.config.ledger is None, rollback_protection=run.config.rollback_protection)
     try:
-        account = ledger.open_run(run.run_id, run.population, run.plan)
+        name = run.config.population or run.data.task.name
+        account = ledger.open_run(run.identity.run_id, name, run.privacy.plan)
         if account.charges < now.charges:
             raise DataError(
                 f"{path} holds {account.charges} charges of this run, and {now.charges} were made: it is not the ledger that "
                 "the run was charged in. Give that one."
             )
-        if account.new and run.ledger is not None:
-            warnings.warn(f"'{run.population}' is new in {path} and has no budget: rounds are recorded, not limited.", stacklevel=2)
+        if account.new and run.config.ledger is not None:
+            warnings.warn(f"'{name}' is new in {path} and has no budget: rounds are recorded, not limited.", stacklevel=2)
         yield account
     finally:
         ledger.close()
@@ -111,15 +111,16 @@ def charge(run: Run, account: RunAccount | None, now: Snapshot, total: Tensor | 
     if account is None:
         return now.charges + 1
     round = now.counted
-    attempt = run.attempt
+    attempt = run.identity.attempt
     if not attempt:
         assert total is not None
-        attempt = run.secret.mark("attempt", round, total)
+        attempt = run.identity.secret.mark("attempt", round, total)
     if account.has_paid(round, attempt):
         return account.charges
-    if run.budget is not None and run.plan is not None and run.delta is not None and account.charges > round:
-        again = as_charged(run.plan, round + 1, account.charges + 1)  # rounds that were drawn again count, too
-        if not fits(again, run.delta, again.rounds, run.budget):
-            raise BudgetSpent(f"the budget of this run, epsilon {run.budget:g}, would be exceeded")
-    account.charge(round, attempt, run.secure)
+    plan, delta, budget = run.privacy.plan, run.privacy.delta, run.privacy.budget
+    if budget is not None and plan is not None and delta is not None and account.charges > round:
+        again = as_charged(plan, round + 1, account.charges + 1)  # rounds that were drawn again count, too
+        if not fits(again, delta, again.rounds, budget):
+            raise BudgetSpent(f"the budget of this run, epsilon {budget:g}, would be exceeded")
+    account.charge(round, attempt, run.identity.secure)
     return account.charges

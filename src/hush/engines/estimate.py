@@ -3,120 +3,137 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hush.cohort import Cohort
-from hush.core import LocalUpdate, Method, Round, Shard, Wire
+from hush.config import RunConfig
+from hush.core import LocalUpdate, Method, Round, Server, Shard, Wire
 from hush.engines.federation import beside_the_vector, letters_of
 from hush.engines.memory import chunk_size, default_memory, parse_bytes
-from hush.engines.run import pick_device
-from hush.engines.simulation import fitted
+from hush.engines.run import Placed, pick_device
+from hush.engines.setup import fitted
 from hush.errors import UsageError
+from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
 from hush.privacy.settle import certify, settle_privacy
 from hush.random import keys_of
 from hush.secagg.terms import Terms
 from hush.secret import Secret
-from hush.tasks.task import Examples, Task, whole
+from hush.tasks.task import Clients, Examples, Task, whole
 from hush.transforms import Discretize, TopK
 from hush.transforms.votes import Votes
 
 
-def estimate(
-    method: Method,
-    task: Task,
-    *,
-    cohort: Cohort,
-    rounds: int,
-    budget: Budget | None = None,
-    delta: float | None = None,
-    device: str = "auto",
-    memory: str | None = None,
-    dropout: float = 0.0,
-    eval_every: int = 1,
-    terms: Terms | None = None,
-) -> dict[str, Any]:
+def estimate(config: RunConfig, method: Method, task: Task, cohort: Cohort, terms: Terms | None = None) -> dict[str, Any]:
     """Rounds, bytes, epsilon and seconds. The time is that of one chunk of clients made of zeros; no example is read.
 
     `terms` are those of a secure sum: its messages are counted, its time is not.
     """
-    place = pick_device(device)
-    train = task.train
-    learner = task.learner(place)
-    typical = int(train.sizes.float().mean().ceil())
-    x = torch.zeros(max(typical, 1), *train.x.shape[1:], dtype=train.x.dtype, device=place)
-    y = torch.zeros(max(typical, 1), *train.y.shape[1:], dtype=train.y.dtype, device=place)
-    learner.probe(x, y)
-    public = task.placed("public", place, torch.float32)
-    zeros = None if public is None else Examples(torch.zeros_like(public.x), torch.zeros_like(public.y))
-    method = fitted(method, learner, zeros)
-    method, plan, delta, allowed, _ = settle_privacy(method, cohort, task.enrolled, rounds, budget, delta, dropout)
-    if method.pipeline.needs_public and public is None:
+    assert config.rounds is not None
+    data = _made_of_zeros(config, task)
+    method = fitted(method, data)
+    budget = Budget.of_config(config)
+    settled = settle_privacy(method, cohort, task.enrolled, config.rounds, budget, config.delta, config.dropout)
+    method, rounds, dim = settled.method, settled.rounds, data.learner.dim
+    if method.pipeline.needs_public and data.server.public is None:
         raise UsageError(f"{method.name} uses public examples and the task has none: give it some (public=N, --public N).")
-    wire = Wire(learner.dim)
-    for part in method.pipeline.parts:
-        if isinstance(part, Discretize):
-            part.check(wire.entries)
-        wire = part.wire(wire)
-    proof = certify(plan.first(allowed) if plan is not None else None, delta, method)
+    _refuse_narrow_grids(method, dim)
+    times = cohort.expected_participations(rounds, task.train.count)
+    up, down = (0, 0) if terms is None else (beside_the_vector(terms), letters_of(terms))
+    plan = settled.plan
+    proof = certify(plan.first(rounds) if plan is not None else None, settled.delta, method)
     guarantee = proof.guarantee if proof else None
-    allowance = parse_bytes(memory) if memory is not None else default_memory(place)
-    chunk = min(chunk_size(learner, method.local, x, y, allowance), max(1, round(cohort.size)), 16)
-    ids = torch.arange(chunk, device=place)
-    own = OwnSecrets.simulated(Secret(bytes(32)), ids.tolist())  # nothing that is drawn here is kept
-    shard = Shard(x, y, torch.zeros_like(ids), torch.full_like(ids, len(x)), own)
-    rnd = Round(0, 0, cohort.size, method.pipeline.room())
-
-    def seconds(local: LocalUpdate, data: Shard) -> float:
-        """One step of local training on `data`, timed over two; all of it where it is not made of steps."""
-        short = local.shortened(2)
-        keys, took = keys_of(0, torch.arange(len(data.size), device=place)), 0.0
-        for _ in range(2):  # the first pass pays for set-up
-            began = time.perf_counter()
-            short(learner, learner.initial(), data, rnd, keys, None)
-            if place.type == "cuda":
-                torch.cuda.synchronize()
-            took = time.perf_counter() - began
-        return took / int(short.steps_of(data.size.cpu()).max())
-
-    def steps(local: LocalUpdate, sizes: Tensor) -> float:
-        """What a client trains on average, in the steps that were timed."""
-        return float(local.steps_of(sizes.cpu()).double().mean())
-
-    each_round = seconds(method.local, shard) * steps(method.local, train.sizes) * cohort.size / chunk
-    for part in method.pipeline.parts:
-        if isinstance(part, TopK | Votes) and zeros is not None:
-            each_round += seconds(part.training, whole(zeros)) * steps(part.training, whole(zeros).size)
-    few = Examples(*(torch.zeros(16, *t.shape[1:], dtype=t.dtype, device=place) for t in (x, y)))
-    began = time.perf_counter()
-    learner.scores(learner.initial(), few.x, few.y)
-    each_example = (time.perf_counter() - began) / 16
-    validated, tested = (
-        0 if e is None else len(e.x) for e in (task.placed(p, "cpu", torch.float32) for p in ("validation", "test"))
-    )
-    judging = each_example * (validated * -(-allowed // eval_every) + 2 * tested)
-    shares = cohort.expected_participations(allowed, train.count)
     return {
         "method": method.name,
         "data": task.name,
         "model": task.model_name,
-        "clients": train.count,
+        "clients": task.train.count,
         "cohort": cohort.size,
-        "rounds": allowed,
-        "parameters": learner.dim,
+        "rounds": rounds,
+        "parameters": dim,
         "epsilon": guarantee.epsilon if guarantee else None,
         "epsilon_server": proof.server.epsilon if proof and proof.server else None,
         "delta": guarantee.delta if guarantee else None,
         "warnings": list(guarantee.warnings) if guarantee else [],
         "claimed_epsilon": proof.claim.epsilon if proof and proof.claim else None,
         "noise_multiplier": plan.noise_multiplier if plan else None,
-        "uplink_bytes_per_client": shares * (method.uplink(learner.dim).bytes + (0 if terms is None else beside_the_vector(terms))),
-        "downlink_bytes_per_client": method.downloads(learner.dim, allowed, shares)
-        + (0 if terms is None else shares * letters_of(terms)),
-        "estimated_seconds": each_round * allowed + judging,
+        "uplink_bytes_per_client": times * (method.uplink(dim).bytes + up),
+        "downlink_bytes_per_client": method.downloads(dim, rounds, times) + times * down,
+        "estimated_seconds": _training(config, method, task, cohort, data) * rounds + _judging(config, task, data, rounds),
         "dry_run": True,
     }
+
+
+def _made_of_zeros(config: RunConfig, task: Task) -> Placed:
+    """The model, and clients of the usual size that hold nothing but zeros."""
+    place, train = pick_device(config.device), task.train
+    learner = task.learner(place)
+    many = max(1, int(train.sizes.float().mean().ceil()))
+    x = torch.zeros(many, *train.x.shape[1:], dtype=train.x.dtype, device=place)
+    y = torch.zeros(many, *train.y.shape[1:], dtype=train.y.dtype, device=place)
+    learner.probe(x, y)
+    public = task.placed("public", place, torch.float32)
+    zeros = None if public is None else whole(Examples(torch.zeros_like(public.x), torch.zeros_like(public.y)))
+    return Placed(task, learner, Clients(x, y, torch.tensor([many])), Server(learner, zeros), None, None)
+
+
+def _refuse_narrow_grids(method: Method, dim: int) -> None:
+    wire = Wire(dim)
+    for part in method.pipeline.parts:
+        if isinstance(part, Discretize):
+            part.check(wire.entries)
+        wire = part.wire(wire)
+
+
+def _training(config: RunConfig, method: Method, task: Task, cohort: Cohort, data: Placed) -> float:
+    """Seconds a round: the clients' training, and the server's where a part of the method has it train."""
+    learner, x, y = data.learner, data.train.x, data.train.y
+    allowance = parse_bytes(config.memory) if config.memory is not None else default_memory(learner.device)
+    chunk = min(chunk_size(learner, method.local, x, y, allowance), max(1, round(cohort.size)), 16)
+    ids = torch.arange(chunk, device=learner.device)
+    own = OwnSecrets.simulated(Secret(bytes(32)), ids.tolist())  # nothing that is drawn here is kept
+    shard = Shard(x, y, torch.zeros_like(ids), torch.full_like(ids, len(x)), own)
+    timed = _Timed(learner, Round(0, 0, cohort.size, method.pipeline.room()))
+    each_round = timed.seconds(method.local, shard) * _steps(method.local, task.train.sizes) * cohort.size / chunk
+    for part in method.pipeline.parts:
+        public = data.server.public
+        if isinstance(part, TopK | Votes) and public is not None:
+            each_round += timed.seconds(part.training, public) * _steps(part.training, public.size)
+    return each_round
+
+
+class _Timed(NamedTuple):
+    learner: FlatModel
+    rnd: Round
+
+    def seconds(self, local: LocalUpdate, data: Shard) -> float:
+        """One step of local training on `data`, timed over two; all of it where it is not made of steps."""
+        learner, short, took = self.learner, local.shortened(2), 0.0
+        keys = keys_of(0, torch.arange(len(data.size), device=learner.device))
+        for _ in range(2):  # the first pass pays for set-up
+            began = time.perf_counter()
+            short(learner, learner.initial(), data, self.rnd, keys, None)
+            if learner.device.type == "cuda":
+                torch.cuda.synchronize()
+            took = time.perf_counter() - began
+        return took / int(short.steps_of(data.size.cpu()).max())
+
+
+def _steps(local: LocalUpdate, sizes: Tensor) -> float:
+    """What a client trains on average, in the steps that were timed."""
+    return float(local.steps_of(sizes.cpu()).double().mean())
+
+
+def _judging(config: RunConfig, task: Task, data: Placed, rounds: int) -> float:
+    """Seconds that all evaluations take."""
+    few = Examples(*(torch.zeros(16, *t.shape[1:], dtype=t.dtype, device=t.device) for t in (data.train.x, data.train.y)))
+    began = time.perf_counter()
+    data.learner.scores(data.learner.initial(), few.x, few.y)
+    each = (time.perf_counter() - began) / 16
+    held = (task.placed(part, "cpu", torch.float32) for part in ("validation", "test"))
+    validated, tested = (0 if examples is None else len(examples.x) for examples in held)
+    return each * (validated * -(-rounds // config.eval_every) + 2 * tested)

@@ -28,17 +28,17 @@ class Figures(NamedTuple):
 
 def evaluate(run: Run, model: Tensor, part: str) -> Figures:
     """`model` on the task's `test` or `validation` examples."""
-    examples = run.test if part == "test" else run.validation
+    examples = run.data.test if part == "test" else run.data.validation
     if examples is None or not len(examples.x):
         return Figures()
-    measures = run.task.measures()
-    from_loss = run.task.loss is None  # perplexity is then e to the loss, and no outputs need be kept
+    measures = run.data.task.measures()
+    from_loss = run.data.task.loss is None  # perplexity is then e to the loss, and no outputs need be kept
     wanted = {name: m for name, m in measures.items() if not (m is perplexity and from_loss)}
-    scores = run.learner.scores(model, *examples, outputs=bool(wanted))
+    scores = run.data.learner.scores(model, *examples, outputs=bool(wanted))
     weight = scores.targets.double()
     loss = _mean(scores.losses, weight)
     found: dict[str, float | None] = {}
-    targets = _targets(run.task, examples.y)
+    targets = _targets(run.data.task, examples.y)
     for name, measure in measures.items():
         if name in wanted:
             try:
@@ -49,7 +49,7 @@ def evaluate(run: Run, model: Tensor, part: str) -> Figures:
         else:
             found[name] = None if loss is None else _finite(math.exp(min(loss, 700.0)))
     accuracy = None if scores.correct is None else _mean(scores.correct, weight)
-    held = getattr(run.task, part)
+    held = getattr(run.data.task, part)
     return Figures(loss, accuracy, found, _per_client(scores, held) if isinstance(held, Clients) else None)
 
 

@@ -62,12 +62,8 @@ def saved_bytes(learner: FlatModel, x: Tensor, y: Tensor) -> int:
         seen[storage.data_ptr()] = max(seen.get(storage.data_ptr(), 0), tensor.numel() * tensor.element_size())
         return tensor
 
-    vectorised, learner.vectorised = learner.vectorised, False
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-            key = torch.zeros(1, dtype=torch.int64, device=x.device)
-            weight = torch.ones(1, len(x), device=x.device, dtype=learner.dtype)
-            learner.gradients(learner.initial()[None], x[None], y[None], weight, key)
-    finally:
-        learner.vectorised = vectorised
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        key = torch.zeros(1, dtype=torch.int64, device=x.device)
+        weight = torch.ones(1, len(x), device=x.device, dtype=learner.dtype)
+        learner.one_by_one().gradients(learner.initial()[None], x[None], y[None], weight, key)
     return sum(seen.values())

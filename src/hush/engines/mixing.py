@@ -10,7 +10,6 @@ from torch import Tensor
 from hush.core import Method, Public, Round, Shard
 from hush.engines.run import Run
 from hush.errors import UsageError
-from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
 from hush.random import derive, keys_of
 from hush.rows import places
@@ -37,14 +36,13 @@ def refuse_mixed_training(run: Run, params: Tensor, ids: Tensor, rnd: Round, pub
     In float64, in which nothing but a neighbour explains a difference, for the two steps that a trial takes.
     """
     local = run.method.local
-    learner, some = run.learner, ids[[0, -1]]
-    exact = FlatModel(learner.module, learner.loss, learner.device, torch.float64, learner.ignored)
-    exact.vectorised, exact.memory = learner.vectorised, learner.memory
+    learner, some = run.data.learner, ids[[0, -1]]
+    exact = learner.in_float64()
     told = replace(rnd, room=run.method.pipeline.room(None, public))
 
     def updates(who: Tensor) -> Tensor:
-        own = OwnSecrets.simulated(run.secret, who.tolist()) if run.method.draws_its_own else None
-        keys, data = keys_of(derive(run.seed, 2, rnd.index), who), _only(run, who, torch.float64)
+        own = OwnSecrets.simulated(run.identity.secret, who.tolist()) if run.method.draws_its_own else None
+        keys, data = keys_of(derive(run.config.seed, 2, rnd.index), who), _only(run, who, torch.float64)
         return local.shortened(2)(exact, params.double(), data._replace(own=own), told, keys, public).updates.double()
 
     beside, alone = updates(some), torch.cat([updates(one) for one in torch.split(some, 1)])
@@ -57,7 +55,7 @@ def refuse_mixed_training(run: Run, params: Tensor, ids: Tensor, rnd: Round, pub
 
 def _only(run: Run, ids: Tensor, dtype: torch.dtype) -> Shard:
     """These clients' data without anybody else's."""
-    shard = run.train.shard(ids)
+    shard = run.data.train.shard(ids)
     rows, _ = places(shard.start, shard.size)
     x, y = shard.x[rows], shard.y[rows]
     x, y = (v.to(dtype) if v.is_floating_point() else v for v in (x, y))

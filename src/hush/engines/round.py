@@ -34,19 +34,19 @@ def play_round(run: Run, now: Snapshot, charge: Pay | None = None) -> tuple[Snap
         return _play_round(run, now, charge)
     except DrawnBefore as why:
         warnings.warn(f"{str(why).capitalize()}: it is drawn afresh, and charged again.", stacklevel=2)
-        return _play_round(replace(run, secret=Secret.fresh(), secure=True), now, charge)
+        return _play_round(run.drawing(Secret.fresh(), secure=True), now, charge)
 
 
 def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
     rnd = run.round(now.round)
-    ids, cohort_state = run.cohort.draw(now.counted, run.train.count, now.cohort_state, run.secret)
-    if run.dropout and run.federation is None:
-        ids = ids[run.secret.coins("dropout", now.round, len(ids)) >= run.dropout]
+    ids, cohort_state = run.cohort.draw(now.counted, run.data.train.count, now.cohort_state, run.identity.secret)
+    if run.config.dropout and run.privacy.federation is None:
+        ids = ids[run.identity.secret.coins("dropout", now.round, len(ids)) >= run.config.dropout]
     recorder = Recorder(rnd.cohort)
-    method = watched(run.method, recorder) if run.diagnostics else run.method
-    public = method.prepare(now.params, now.state, rnd, run.server)
+    method = watched(run.method, recorder) if run.config.diagnostics else run.method
+    public = method.prepare(now.params, now.state, rnd, run.data.server)
     pay: Callable[[Tensor | None], int] = partial(charge, run) if charge is not None else lambda total: now.charges + 1
-    if run.federation is None:
+    if run.privacy.federation is None:
         total = plain_sum(run, method, now.params, ids, rnd, public, recorder)
         summed = Summed(total, pay(total))
     else:
@@ -54,7 +54,7 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
     _warn_of_nan(recorder)
     params, state = now.params, now.state
     if summed.total is not None:
-        params, state = method.finish(params, summed.total, state, rnd, public, run.secret)
+        params, state = method.finish(params, summed.total, state, rnd, public, run.identity.secret)
     if not bool(torch.isfinite(params).all()):
         bad = int(sum(int((~torch.isfinite(norms)).sum()) for norms in recorder.update_norms))
         raise Diverged(
@@ -73,16 +73,16 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
         aborted=now.aborted + summed.broke_off,
         sent=now.sent + summed.sent,
         received=now.received + summed.received,
-        train_loss=recorder.train_loss if recorder.losses and run.diagnostics else now.train_loss,
+        train_loss=recorder.train_loss if recorder.losses and run.config.diagnostics else now.train_loss,
     )
     now, record = judge(run, now)
     if summed.why:
         record["broke_off"] = summed.why
     details: dict[str, Any] = {}
-    if run.diagnostics:
+    if run.config.diagnostics:
         details = {"round": now.round, "un_noised": True} | recorder.summary()
         if is_judged(run, now.round):
-            details |= client_spread(run.learner, run.method.model(now.params, now.state), run.train.shard(ids))
+            details |= client_spread(run.data.learner, run.method.model(now.params, now.state), run.data.train.shard(ids))
     return now, record, details
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from hush.cohort import Cohort
+from hush.config import RunConfig
 from hush.core import Method, Round, Server, State, scope, within
 from hush.engines.federation import AmortisedFederation, Federation
 from hush.errors import UsageError
@@ -21,56 +21,74 @@ from hush.tasks.task import Clients, Examples, Task
 
 
 @dataclass(frozen=True)
-class Run:
-    """Everything that stays the same from the first round to the last."""
+class Placed:
+    """Data and model, on the device."""
 
-    method: Method
     task: Task
     learner: FlatModel
     train: Clients
     server: Server
     validation: Examples | None
     test: Examples | None
-    cohort: Cohort
-    secret: Secret
-    secure: bool
-    """Whether the secret is fresh: an interrupted round is then drawn anew, and charged again."""
-    apart: bool
-    """Whether a client's row may depend on nobody else, to the last bit: clients then train in slots of their own."""
-    run_id: str
-    """Random: it tells nothing."""
-    fingerprint: str
-    """Of settings and data: only the same run may go on in a folder."""
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What is proved of a run, and what the proof asks for."""
+
     plan: Plan | None
     refused: str | None
     """Why a paper's own words, which run here, have no proof."""
     enrolled: Enrolled
     delta: float | None
-    rounds: int
-    rounds_planned: int
-    seed: int
-    chunk: int
-    dropout: float
-    notes: tuple[str, ...]
-    eval_every: int
-    track_test: bool
-    diagnostics: bool
-    ledger: Path | None
-    """A ledger shared with other runs; without one, a run with a folder keeps its own there."""
-    population: str
-    rollback_protection: bool
     budget: float | None
     """The most epsilon that this run may spend, rounds that are drawn again included."""
+    apart: bool
+    """Whether a client's row may depend on nobody else, to the last bit: clients then train in slots of their own."""
     federation: Federation | AmortisedFederation | None = None
     """Where the sum is secure: everybody who takes part in making it."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a run is known by."""
+
+    run_id: str
+    """Random: it tells nothing."""
+    fingerprint: str
+    """Of settings and data: only the same run may go on in a folder."""
+    secret: Secret
+    secure: bool
+    """Whether the secret is fresh: an interrupted round is then drawn anew, and charged again."""
 
     @property
     def attempt(self) -> str:
         """Empty where a repeat draws the very same noise; otherwise a name of this secret."""
         return self.secret.stream("attempt", 0, 8).hex() if self.secure else ""
 
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that stays the same from the first round to the last."""
+
+    config: RunConfig
+    method: Method
+    """As it runs: with its noise, in the numbers that the sum asks for."""
+    cohort: Cohort
+    data: Placed
+    privacy: Privacy
+    identity: Identity
+    rounds: int
+    """How many there will be: those that were asked for, or fewer where a budget ends before."""
+    chunk: int
+
     def round(self, index: int) -> Round:
-        return Round(index, derive(self.seed, 1, index), self.cohort.size)
+        return Round(index, derive(self.config.seed, 1, index), self.cohort.size)
+
+    def drawing(self, secret: Secret, secure: bool | None = None) -> Run:
+        """The same run with another secret."""
+        own = replace(self.identity, secret=secret, secure=self.identity.secure if secure is None else secure)
+        return replace(self, identity=own)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Summed(NamedTuple):
 
 def plain_sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder) -> Tensor:
     """In float64, or in integers."""
-    message = run.method.uplink(run.learner.dim)
+    message = run.method.uplink(run.data.learner.dim)
     kind = torch.int64 if message.integer else torch.float64
     total = torch.zeros(message.summed, dtype=kind, device=params.device)
     for _, encoded, keys in _contributions(run, method, params, ids, rnd, public, recorder):
@@ -58,14 +58,15 @@ def secure_sum(
 
     Under secret participation everybody is asked, and those whose coin says no send their share of the noise alone.
     """
-    assert run.federation is not None
-    asked = torch.arange(run.train.count) if isinstance(run.cohort, SecretParticipation) else ids
-    coins = run.secret.coins("dropout", rnd.index, len(asked)).tolist()
-    lost = {i: int(MOMENTS * coin / run.dropout) for i, coin in zip(asked.tolist(), coins, strict=True) if coin < run.dropout}
+    assert run.privacy.federation is not None
+    asked = torch.arange(run.data.train.count) if isinstance(run.cohort, SecretParticipation) else ids
+    coins = run.identity.secret.coins("dropout", rnd.index, len(asked)).tolist()
+    share = run.config.dropout
+    lost = {i: int(MOMENTS * coin / share) for i, coin in zip(asked.tolist(), coins, strict=True) if coin < share}
     total, charges, paid, why = None, now.charges, False, ""
     secure = None
     try:
-        secure = run.federation.begin(rnd.index, asked.tolist(), lost)
+        secure = run.privacy.federation.begin(rnd.index, asked.tolist(), lost)
         secure.share()
         if secure.opens_at_once:  # with the last vector, whoever may be missing: nobody knows before
             charges, paid = pay(None), True
@@ -89,20 +90,20 @@ def _contributions(
     run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Chunks of clients, what they send, and their public keys."""
-    message = run.method.uplink(run.learner.dim)
+    message = run.method.uplink(run.data.learner.dim)
     for number, part in enumerate(_chunks(run, ids.to(params.device))):
         data, keys = clients_of(run, part, rnd)
-        encoded, trained = method.contribute(run.learner, params, data, rnd, keys, public)
+        encoded, trained = method.contribute(run.data.learner, params, data, rnd, keys, public)
         if encoded.shape != (len(part), message.entries) or len(trained.updates) != len(part):
             raise UsageError(
                 f"{method.name} returned {tuple(encoded.shape)} values for {len(part)} clients of {message.entries} entries each: "
                 "a client contributes exactly one row, of the length that wire() counts."
             )
         having = torch.nonzero(data.size).flatten().tolist()
-        if run.plan is not None and len(having) > 1:
+        if run.privacy.plan is not None and len(having) > 1:
             if rnd.index == 0 and number == 0:
                 refuse_mixed_training(run, params, part[having], rnd, public)
-                if run.apart:
+                if run.privacy.apart:
                     _refuse_neighbours(run, params, part, having[0], (encoded, trained.updates), rnd, public)
             # three of every chunk in the first round; later one of the first chunk, each time another
             tried = (0, len(having) // 2, -1) if rnd.index == 0 else (rnd.index % len(having),) if number == 0 else ()
@@ -111,7 +112,7 @@ def _contributions(
                 refuse_mixed_rows(run.method, encoded[one], trained.updates[one], rnd, keys[one], public, own)
         if message.integer and encoded.is_floating_point():
             raise UsageError(f"The pipeline of {method.name} promises integers and returns {encoded.dtype}.")
-        if run.apart:  # empty slots held their place, and say nothing
+        if run.privacy.apart:  # empty slots held their place, and say nothing
             there = part >= 0
             encoded, keys, trained = encoded[there], keys[there], Trained(*(t[there] for t in trained))
         recorder.trained(trained.updates, trained.losses)
@@ -124,12 +125,12 @@ def _chunks(run: Run, ids: Tensor) -> Iterator[Tensor]:
     Where a row must not depend on neighbours: as many slots in every pass, each client's by its own number, and -1 where nobody
     stands. In the same shape and at the same place a client's arithmetic is the same, whoever else is there.
     """
-    ids = ids[run.train.sizes[ids].argsort(descending=True, stable=True)]
-    if not run.apart:
+    ids = ids[run.data.train.sizes[ids].argsort(descending=True, stable=True)]
+    if not run.privacy.apart:
         yield from torch.split(ids, run.chunk) if len(ids) else ()
         return
     queues: dict[int, dict[int, list[int]]] = {}
-    for client, kind in zip(ids.tolist(), run.method.local.size_class(run.train.sizes[ids].cpu()).tolist(), strict=True):
+    for client, kind in zip(ids.tolist(), run.method.local.size_class(run.data.train.sizes[ids].cpu()).tolist(), strict=True):
         queues.setdefault(kind, {}).setdefault(client % run.chunk, []).append(client)
     for slots in queues.values():
         for turn in range(max(map(len, slots.values()))):
@@ -144,7 +145,7 @@ def _refuse_neighbours(
     alone = part.new_full(part.shape, -1)
     alone[slot] = part[slot]
     data, keys = clients_of(run, alone, rnd)
-    again, trained = run.method.contribute(run.learner, params, data, rnd, keys, public)
+    again, trained = run.method.contribute(run.data.learner, params, data, rnd, keys, public)
     if not all(_same_bits(a[slot], b[slot]) for a, b in zip((again, trained.updates), rows, strict=True)):
         raise NoGuarantee(
             f"With {run.method.name} on this device, a client's row changes with who trains beside it, so no bound holds for it.",
@@ -158,10 +159,10 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 def _noise_alone(run: Run, ids: list[int], rnd: Round) -> Iterator[tuple[list[int], Tensor]]:
     """Chunks of clients that add nothing but their share of the noise."""
-    entries = run.method.uplink(run.learner.dim).entries
+    entries = run.method.uplink(run.data.learner.dim).entries
     for begin in range(0, len(ids), run.chunk):
         part = ids[begin : begin + run.chunk]
-        rows, own = torch.zeros(len(part), entries, dtype=torch.int64), OwnSecrets.simulated(run.secret, part)
+        rows, own = torch.zeros(len(part), entries, dtype=torch.int64), OwnSecrets.simulated(run.identity.secret, part)
         for station in run.method.pipeline.parts:
             rows = station.cover(rows, rnd, own)
         yield part, rows
@@ -169,8 +170,8 @@ def _noise_alone(run: Run, ids: list[int], rnd: Round) -> Iterator[tuple[list[in
 
 def clients_of(run: Run, ids: Tensor, rnd: Round) -> tuple[Shard, Tensor]:
     """What some clients have in a round: their data and own secrets, and their public keys. Nobody, -1, has nothing."""
-    own = OwnSecrets.simulated(run.secret, ids.tolist()) if run.method.draws_its_own else None
-    shard = run.train.shard(ids.clamp_min(0))
+    own = OwnSecrets.simulated(run.identity.secret, ids.tolist()) if run.method.draws_its_own else None
+    shard = run.data.train.shard(ids.clamp_min(0))
     start, size = (values.masked_fill(ids.to(values.device) < 0, 0) for values in (shard.start, shard.size))
-    shard = shard._replace(start=start, size=size, own=own, slots=run.apart)
-    return shard, keys_of(derive(run.seed, 2, rnd.index), ids)
+    shard = shard._replace(start=start, size=size, own=own, slots=run.privacy.apart)
+    return shard, keys_of(derive(run.config.seed, 2, rnd.index), ids)

@@ -53,7 +53,7 @@ class FlatModel:
         self.loss, self.ignored = loss, ignored
         self.device, self.dtype = torch.device(device), dtype
         self.memory = 2**29
-        """Bytes that single examples' gradients may take at once; `simulate` sets it to its own setting."""
+        """Bytes that single examples' gradients may take at once (`with_memory`)."""
         trainable = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         if not trainable:
             raise UsageError("The model has no trainable parameter: set requires_grad on what the clients shall train.")
@@ -95,6 +95,24 @@ class FlatModel:
         learner = FlatModel(rest, self.loss, self.device, self.dtype, self.ignored)
         learner.whole = self
         return learner
+
+    def with_memory(self, memory: int) -> FlatModel:
+        """The same, with so many bytes for the gradients of single examples."""
+        other = copy.copy(self)
+        other.memory = memory
+        return other
+
+    def one_by_one(self) -> FlatModel:
+        """The same, with clients that train one after another."""
+        other = copy.copy(self)
+        other.vectorised = False
+        return other
+
+    def in_float64(self) -> FlatModel:
+        """The same model in float64, trained as this one is."""
+        exact = FlatModel(self.module, self.loss, self.device, torch.float64, self.ignored)
+        exact.vectorised, exact.memory = self.vectorised, self.memory
+        return exact
 
     def initial(self) -> Tensor:
         """The weights the user's module came with."""

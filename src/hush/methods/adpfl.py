@@ -11,32 +11,42 @@ proof: `history=local` is refused. The rule for C, its factor and memory are our
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
 from hush.errors import NoGuarantee
-from hush.methods.common import Common, server_step
-from hush.methods.sketched import noise_of, one_gradient
-from hush.names import pick
-from hush.transforms import HistoryClip
+from hush.methods.groups import NoiseBy, OneGradient, ServerStep
+from hush.methods.recipe import method
+from hush.settings import setting
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def adpfl(
-    clip: float = 1.5,
-    noise: float | None = None,
-    factor: float = 3.0,
-    memory: float = 0.9,
-    history: str = "global",
-    noise_by: str = "server",
-    **common: Unpack[Common],
-) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class Adpfl(OneGradient, NoiseBy, ServerStep):
+    """Settings of `adpfl`."""
+
+    factor: float = setting(3.0, "the clip is so many times the norm of past noised averages", within="(0, inf)")
+    memory: float = setting(0.9, "how slowly that norm follows", within="[0, 1)")
+    history: str = setting(
+        "global",
+        "global; a clip that follows a client's own past (local) is refused, for it has no proof",
+        choices=("global", "local"),
+    )
+    server: str = ServerStep.redefined("server", "momentum")
+    server_lr: float = ServerStep.redefined("server_lr", 0.1)
+
+
+@method("adpfl", Adpfl)
+def adpfl(s: Adpfl) -> Method:
     """DPFL whose clip, and with it the noise, follows the norm of past noised averages."""
-    if pick({"global": False, "local": True}, history, "history"):
+    from hush.methods.stations import HistoryClip, Method, chain, local_training, noise_by, server_step
+
+    if s.history == "local":
         raise NoGuarantee(
             "Noise that follows a client's own past gradients tells about them by how much it adds, so no epsilon holds.",
             "Leave history=global: the clip then follows what was already released under noise.",
         )
-    adaptive = HistoryClip(clip, factor, memory, std=noise or 0.0, messages=noise_by == "messages")
-    pipeline = chain(adaptive, *noise_of(noise, noise_by))
-    settings: Common = {"server": "momentum", "server_lr": 0.1, **common}
-    return Method("adpfl", one_gradient(**common), pipeline, server_step(**settings))
+    adaptive = HistoryClip(s.clip, s.factor, s.memory, std=s.noise or 0.0, messages=s.noise_by == "messages")
+    return Method("adpfl", local_training(s), chain(adaptive, *noise_by(s)), server_step(s))

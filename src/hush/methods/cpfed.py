@@ -8,26 +8,48 @@ is proved is what each step's own noise covers, and that holds whether the sum i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Unpack
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.local.as_written import CpfedAsWritten
-from hush.methods.common import RecordCommon, as_written, clip_rule, local_dp_sgd, server_step
-from hush.privacy.claimed import claimed_by_cpfed
+from hush.methods.groups import Records, RecordSteps, ServerStep
+from hush.methods.recipe import method
+from hush.settings import setting
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def cpfed(
-    clip: float = 1.0,
-    noise: float | None = None,
-    mode: str = "proved",
-    secure_sum: bool = True,
-    clip_per: str = "l2",
-    batches: str = "poisson",
-    **common: Unpack[RecordCommon],
-) -> Method:
+_CLAIM = "whether the paper's claim counts on a secure sum; what is proved is the same"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cpfed(RecordSteps, ServerStep):
+    """Settings of `cpfed`."""
+
+    secure_sum: bool = setting(True, _CLAIM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgd(Records, ServerStep):
+    """Settings of `dp-sgd`: one step a round."""
+
+    secure_sum: bool = setting(True, _CLAIM)
+
+
+@method("cpfed", Cpfed)
+def cpfed(s: Cpfed) -> Method:
     """Noisy local steps and an average, protecting a client's records; `secure_sum` changes what the paper claims."""
-    local = local_dp_sgd(clip_rule(clip, clip_per), noise, batches, None, **common)
-    if as_written(mode):
-        local = CpfedAsWritten.of(local, clip)
-    return Method("cpfed", local, chain(), server_step(**common), claim=partial(claimed_by_cpfed, secure_sum=secure_sum))
+    return noisy_steps("cpfed", s, s.local_steps)
+
+
+def noisy_steps(name: str, s: Cpfed | DpSgd, steps: int) -> Method:
+    """So many of them in a round, proved or as the paper writes them."""
+    from hush.local.as_written import CpfedAsWritten
+    from hush.methods.stations import Method, chain, local_dp_sgd, server_step
+    from hush.privacy.claimed import claimed_by_cpfed
+
+    local = local_dp_sgd(s, steps)
+    if s.mode == "paper":
+        local = CpfedAsWritten.of(local, s.clip)
+    return Method(name, local, chain(), server_step(s), claim=partial(claimed_by_cpfed, secure_sum=s.secure_sum))

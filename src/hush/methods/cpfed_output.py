@@ -7,14 +7,24 @@ A bound on whole clients, and so on their records, too: a replaced record can tu
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.methods.common import Common, local_training, server_step
-from hush.transforms import Clip, Gaussian
+from hush.methods.groups import LocalTraining, Noised, ServerStep
+from hush.methods.recipe import method
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def cpfed_output(clip: float = 1.0, noise: float | None = None, **common: Unpack[Common]) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class CpfedOutput(Noised, LocalTraining, ServerStep):
+    """Settings of `cpfed-output`."""
+
+
+@method("cpfed-output", CpfedOutput)
+def cpfed_output(s: CpfedOutput) -> Method:
     """Clip the final update and noise it once, in shares, under a secure sum."""
-    pipeline = chain(Clip(clip), Gaussian(noise, shares=True))
-    return Method("cpfed-output", local_training(**common), pipeline, server_step(**common))
+    from hush.methods.stations import Clip, Gaussian, Method, chain, local_training, server_step
+
+    return Method("cpfed-output", local_training(s), chain(Clip(s.clip), Gaussian(s.noise, shares=True)), server_step(s))

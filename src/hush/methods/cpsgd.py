@@ -7,29 +7,35 @@ Q_k rounds each entry at random to one of k levels s apart. A message is whole n
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.methods.common import RecordCommon, StepCommon, clip_rule, local_dp_sgd, server_step
-from hush.transforms.quantize import BinomialMechanism
-from hush.transforms.rotate import Rotate
+from hush.methods.groups import LocalSteps, Noised, Records, ServerStep
+from hush.methods.recipe import method
+from hush.settings import setting
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def cpsgd(
-    levels: int = 255,
-    trials: int | None = None,
-    most: float = 0.1,
-    rotate: bool = False,
-    clip: float = 1.0,
-    batches: str = "fixed",
-    **common: Unpack[StepCommon],
-) -> Method:
-    """Quantised gradients under binomial noise, protecting a client's records; one local step a round.
+@dataclass(frozen=True, kw_only=True)
+class CpSgd(LocalSteps, ServerStep):
+    """Settings of `cpsgd`; the coarser the grid, 2 most/(levels - 1), the fewer trials and bits it takes."""
 
-    `trials=None` is found from the budget. The coarser the grid, 2 most/(levels - 1), the fewer trials and bits it takes.
-    """
-    settings: RecordCommon = {**common, "local_steps": 1}
-    local = local_dp_sgd(clip_rule(clip, "l2"), 0.0, batches, None, **settings)
-    mechanism = BinomialMechanism(levels, most, trials)
-    pipeline = chain(Rotate(), mechanism) if rotate else chain(mechanism)
-    return Method("cpsgd", local, pipeline, server_step(**settings))
+    levels: int = setting(255, "how many levels a coordinate has in [-most, most]", within="[3, 2147483648]")
+    trials: int | None = setting(None, "fair coins in the noise", unset="from the budget")
+    most: float = setting(0.1, "the largest coordinate", within="(0, inf)")
+    rotate: bool = setting(False, "rotate at random before rounding")
+    clip: float = Noised.redefined("clip", 1.0)
+    batches: str = Records.redefined("batches", "fixed")
+
+
+@method("cpsgd", CpSgd)
+def cpsgd(s: CpSgd) -> Method:
+    """Quantised gradients under binomial noise, protecting a client's records; one local step a round."""
+    from hush.methods.stations import Method, Rotate, chain, clipped_step, server_step
+    from hush.transforms.quantize import BinomialMechanism
+
+    mechanism = BinomialMechanism(s.levels, s.most, s.trials)
+    pipeline = chain(Rotate(), mechanism) if s.rotate else chain(mechanism)
+    return Method("cpsgd", clipped_step(s, s.clip, s.batches), pipeline, server_step(s))

@@ -9,21 +9,24 @@ Then the server is covered, too, but sees who takes part, so that sampling ampli
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method
-from hush.methods.common import Masked, local_training, server_step
-from hush.methods.distributed import on_integers
+from hush.methods.groups import WholeNumbers
+from hush.methods.recipe import method
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def ddgauss(
-    clip: float = 1.0,
-    noise: float | None = None,
-    clip_quantile: float | None = None,
-    bits: int = 16,
-    shares: bool = False,
-    **common: Unpack[Masked],
-) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class DdGauss(WholeNumbers):
+    """Settings of `ddgauss`."""
+
+
+@method("ddgauss", DdGauss)
+def ddgauss(s: DdGauss) -> Method:
     """DP-FedAvg in whole numbers of `bits` bits, under discrete Gaussian noise: what a secure sum adds up."""
-    pipeline = on_integers("discrete-gaussian", clip, noise, clip_quantile, bits, shares, **common)
-    return Method("ddgauss", local_training(**common), pipeline, server_step(**common))
+    from hush.methods.stations import Method, local_training, on_integers, server_step
+
+    return Method("ddgauss", local_training(s), on_integers("discrete-gaussian", s), server_step(s))

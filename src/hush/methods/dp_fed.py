@@ -5,24 +5,38 @@ theta_i <- theta_i - lr (sum_j clip_C(grad l(theta_i, z_j)) + N(0, C^2 z^2)) / B
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.local.as_written import FedSpaAsWritten
-from hush.methods.common import RecordCommon, as_written, clip_rule, local_dp_sgd, server_step
-from hush.privacy.claimed import claimed_by_fed_spa
+from hush.methods.groups import RecordSteps, ServerStep
+from hush.methods.recipe import method
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def dp_fed(
-    clip: float | None = None,
-    noise: float | None = None,
-    mode: str = "proved",
-    clip_per: str = "l2",
-    batches: str = "poisson",
-    **common: Unpack[RecordCommon],
-) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class DpFed(RecordSteps, ServerStep):
+    """Settings of `dp-fed`."""
+
+    clip: float | None = RecordSteps.redefined(  # type: ignore[assignment]
+        "clip", None, unset="1; with mode=paper from an initial round"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip is None and self.mode == "proved":
+            object.__setattr__(self, "clip", 1.0)
+
+
+@method("dp-fed", DpFed)
+def dp_fed(s: DpFed) -> Method:
     """FedAvg with noise at every local step, protecting a client's records."""
-    local = local_dp_sgd(clip_rule(clip if clip is not None else 1.0, clip_per), noise, batches, None, **common)
-    if as_written(mode):
-        local = FedSpaAsWritten.of(local, clip)
-    return Method("dp-fed", local, chain(), server_step(**common), claim=claimed_by_fed_spa)
+    from hush.local.as_written import FedSpaAsWritten
+    from hush.methods.stations import Method, chain, local_dp_sgd, server_step
+    from hush.privacy.claimed import claimed_by_fed_spa
+
+    local = local_dp_sgd(s, s.local_steps)
+    if s.mode == "paper":
+        local = FedSpaAsWritten.of(local, s.clip)
+    return Method("dp-fed", local, chain(), server_step(s), claim=claimed_by_fed_spa)

@@ -9,28 +9,36 @@ Cohorts are Poisson and the divisor is a constant: dividing by who came, as that
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
 from hush.errors import NoGuarantee
-from hush.methods.common import Masked, clipping, local_training, masking, server_step
-from hush.privacy.claimed import claimed_by_blur_lus, claimed_by_dp_fedavg
-from hush.transforms import Gaussian
+from hush.methods.groups import Clipped, Masked, ServerStep
+from hush.methods.recipe import method
+from hush.settings import setting
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def dp_fedavg(
-    clip: float = 1.0,
-    noise: float | None = None,
-    clip_quantile: float | None = None,
-    noise_on: str = "all",
-    **common: Unpack[Masked],
-) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class DpFedAvg(Masked, Clipped, ServerStep):
+    """Settings of `dp-fedavg`."""
+
+    noise_on: str = setting("all", "all: noise on the kept coordinates alone is refused, for it has no proof")
+
+
+@method("dp-fedavg", DpFedAvg)
+def dp_fedavg(s: DpFedAvg) -> Method:
     """Clip every client's update, sum, add noise. `noise=None` is calibrated from the budget."""
-    if noise_on != "all":
+    from hush.methods.stations import Gaussian, Method, chain, clipping, local_training, masking, server_step
+    from hush.privacy.claimed import claimed_by_blur_lus, claimed_by_dp_fedavg
+
+    if s.noise_on != "all":
         raise NoGuarantee(
             "Which coordinates a client kept is private, and noise on those alone would publish it: epsilon is infinite.",
             "Leave noise_on=all, or take a mask that is public (mask=rand-k, top-k, saliency or free), which also saves bytes.",
         )
-    pipeline = chain(*masking(**common), clipping(clip, clip_quantile, **common), Gaussian(noise))
-    claim = claimed_by_blur_lus if common.get("blur") or common.get("sparsity") else claimed_by_dp_fedavg
-    return Method("dp-fedavg", local_training(**common), pipeline, server_step(**common), claim=claim)
+    pipeline = chain(*masking(s), clipping(s), Gaussian(s.noise))
+    claim = claimed_by_blur_lus if s.blur or s.sparsity else claimed_by_dp_fedavg
+    return Method("dp-fedavg", local_training(s), pipeline, server_step(s), claim=claim)

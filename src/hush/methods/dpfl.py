@@ -5,17 +5,28 @@ theta <- theta - lr (1/r) (sum_i clip_C(g_i) + N(0, C^2 z^2)),   g_i one stochas
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.methods.common import Common, server_step
-from hush.methods.sketched import noise_of, one_gradient
-from hush.privacy.claimed import claimed_by_dp_fedavg
-from hush.transforms import Clip
+from hush.methods.groups import NoiseBy, OneGradient, ServerStep
+from hush.methods.recipe import method
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def dpfl(clip: float = 1.5, noise: float | None = None, noise_by: str = "server", **common: Unpack[Common]) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class Dpfl(OneGradient, NoiseBy, ServerStep):
+    """Settings of `dpfl`."""
+
+    server: str = ServerStep.redefined("server", "momentum")
+    server_lr: float = ServerStep.redefined("server_lr", 0.1)
+
+
+@method("dpfl", Dpfl)
+def dpfl(s: Dpfl) -> Method:
     """Clip every client's gradient, sum, add noise: DP-FedAvg of one step."""
-    pipeline = chain(Clip(clip), *noise_of(noise, noise_by))
-    settings: Common = {"server": "momentum", "server_lr": 0.1, **common}
-    return Method("dpfl", one_gradient(**common), pipeline, server_step(**settings), claim=claimed_by_dp_fedavg)
+    from hush.methods.stations import Clip, Method, chain, local_training, noise_by, server_step
+    from hush.privacy.claimed import claimed_by_dp_fedavg
+
+    return Method("dpfl", local_training(s), chain(Clip(s.clip), *noise_by(s)), server_step(s), claim=claimed_by_dp_fedavg)

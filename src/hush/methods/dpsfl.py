@@ -9,26 +9,34 @@ clips before and pays for the largest norm that these hashes allow; `clip_in=pap
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.methods.sketched import Sketched, count_sketch, noise_of, sketched_gradient
-from hush.names import pick
-from hush.privacy.claimed import claimed_by_dpsfl
-from hush.server import Average
-from hush.transforms import Clip
+from hush.methods.groups import NoiseBy, Sketched
+from hush.methods.recipe import method
+from hush.settings import setting
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def dpsfl(
-    clip: float = 1.5,
-    noise: float | None = None,
-    clip_in: str = "sketch",
-    noise_by: str = "server",
-    **common: Unpack[Sketched],
-) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class Dpsfl(Sketched, NoiseBy):
+    """Settings of `dpsfl`."""
+
+    clip_in: str = setting(
+        "sketch",
+        "clip the sketch; the gradient, at the price of a sketch's largest norm; or as the paper, without a number",
+        choices=("sketch", "gradient", "paper"),
+    )
+
+
+@method("dpsfl", Dpsfl)
+def dpsfl(s: Dpsfl) -> Method:
     """FetchSGD whose sketches are clipped and noised."""
-    where = pick({"sketch": False, "gradient": True, "paper": True}, clip_in, "clip_in")
-    sketch = count_sketch(as_written=clip_in == "paper", **common)
-    bounded = (Clip(clip), sketch) if where else (sketch, Clip(clip))
-    pipeline = chain(*bounded, *noise_of(noise, noise_by))
-    return Method("dpsfl", sketched_gradient(**common), pipeline, Average(), claim=claimed_by_dpsfl)
+    from hush.methods.stations import Average, Clip, Method, chain, count_sketch, noise_by, sketched_gradient
+    from hush.privacy.claimed import claimed_by_dpsfl
+
+    sketch = count_sketch(s, as_written=s.clip_in == "paper")
+    bounded = (sketch, Clip(s.clip)) if s.clip_in == "sketch" else (Clip(s.clip), sketch)
+    return Method("dpsfl", sketched_gradient(s), chain(*bounded, *noise_by(s)), Average(), claim=claimed_by_dpsfl)

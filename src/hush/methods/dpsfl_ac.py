@@ -9,25 +9,34 @@ centred, one entry more under the noise of the sketch, and part of the plan. Wha
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.methods.sketched import Sketched, count_sketch, noise_of, sketched_gradient
-from hush.privacy.claimed import claimed_by_dpsfl
-from hush.server import Average
-from hush.transforms import AdaptiveClip
+from hush.methods.groups import Clipped, NoiseBy, Sketched
+from hush.methods.recipe import method
+from hush.settings import setting
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def dpsfl_ac(
-    clip: float = 1.5,
-    noise: float | None = None,
-    clip_quantile: float = 0.9,
-    clip_tolerance: float = 0.5,
-    clip_lr: float = 0.01,
-    noise_by: str = "server",
-    **common: Unpack[Sketched],
-) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class DpsflAc(Sketched, NoiseBy):
+    """Settings of `dpsfl-ac`."""
+
+    clip_quantile: float = Clipped.redefined("clip_quantile", 0.9)
+    clip_tolerance: float = setting(
+        0.5, "the share that clipping may take of an update that still counts as inside", within="[0, 1)"
+    )
+    clip_lr: float = setting(0.01, "how fast the clip follows", within="(0, 2]")
+
+
+@method("dpsfl-ac", DpsflAc)
+def dpsfl_ac(s: DpsflAc) -> Method:
     """DPSFL whose clip follows a quantile of the sketches' norms, at the price of a noisy bit."""
-    adaptive = AdaptiveClip(clip, clip_quantile, clip_lr, tolerance=clip_tolerance)
-    pipeline = chain(count_sketch(**common), adaptive, *noise_of(noise, noise_by))
-    return Method("dpsfl-ac", sketched_gradient(**common), pipeline, Average(), claim=claimed_by_dpsfl)
+    from hush.methods.stations import AdaptiveClip, Average, Method, chain, count_sketch, noise_by, sketched_gradient
+    from hush.privacy.claimed import claimed_by_dpsfl
+
+    adaptive = AdaptiveClip(s.clip, s.clip_quantile, s.clip_lr, tolerance=s.clip_tolerance)
+    pipeline = chain(count_sketch(s), adaptive, *noise_by(s))
+    return Method("dpsfl-ac", sketched_gradient(s), pipeline, Average(), claim=claimed_by_dpsfl)

@@ -8,21 +8,26 @@ noise's energy, k C^2 z^2 instead of d C^2 z^2, and the bytes.
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.methods.common import Common, clipping, local_training, server_step
-from hush.privacy.claimed import claimed_by_fed_smp
-from hush.transforms import Gaussian, RandK
+from hush.methods.groups import Clipped, Ratio, ServerStep
+from hush.methods.recipe import method
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def fed_smp_rand_k(
-    ratio: float = 0.1,
-    clip: float = 1.0,
-    noise: float | None = None,
-    clip_quantile: float | None = None,
-    **common: Unpack[Common],
-) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class FedSmpRandK(Ratio, Clipped, ServerStep):
+    """Settings of `fed-smp-rand-k`."""
+
+
+@method("fed-smp-rand-k", FedSmpRandK)
+def fed_smp_rand_k(s: FedSmpRandK) -> Method:
     """Send and noise a random share `ratio` of the coordinates."""
-    pipeline = chain(RandK(ratio), clipping(clip, clip_quantile, **common), Gaussian(noise))
-    return Method("fed-smp-rand-k", local_training(**common), pipeline, server_step(**common), claim=claimed_by_fed_smp)
+    from hush.methods.stations import Gaussian, Method, RandK, chain, clipping, local_training, server_step
+    from hush.privacy.claimed import claimed_by_fed_smp
+
+    pipeline = chain(RandK(s.ratio), clipping(s), Gaussian(s.noise))
+    return Method("fed-smp-rand-k", local_training(s), pipeline, server_step(s), claim=claimed_by_fed_smp)

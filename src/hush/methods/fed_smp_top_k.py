@@ -7,24 +7,26 @@ Sound only if the public examples belong to no client: Hush removes them from th
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.methods.common import Common, clipping, local_sgd, local_training, server_step
-from hush.methods.public_mask import public_top_k
-from hush.privacy.claimed import claimed_by_fed_smp
-from hush.transforms import Gaussian
+from hush.methods.groups import Clipped, PublicMask, ServerStep
+from hush.methods.recipe import method
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def fed_smp_top_k(
-    ratio: float = 0.1,
-    clip: float = 1.0,
-    noise: float | None = None,
-    clip_quantile: float | None = None,
-    public_steps: int = 0,
-    **common: Unpack[Common],
-) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class FedSmpTopK(PublicMask, Clipped, ServerStep):
+    """Settings of `fed-smp-top-k`."""
+
+
+@method("fed-smp-top-k", FedSmpTopK)
+def fed_smp_top_k(s: FedSmpTopK) -> Method:
     """Send and noise the share `ratio` of coordinates that move most on public data."""
-    mask = public_top_k(ratio, local_sgd(**common), public_steps)
-    pipeline = chain(mask, clipping(clip, clip_quantile, **common), Gaussian(noise))
-    return Method("fed-smp-top-k", local_training(**common), pipeline, server_step(**common), claim=claimed_by_fed_smp)
+    from hush.methods.stations import Gaussian, Method, chain, clipping, local_training, public_top_k, server_step
+    from hush.privacy.claimed import claimed_by_fed_smp
+
+    pipeline = chain(public_top_k(s, s), clipping(s), Gaussian(s.noise))
+    return Method("fed-smp-top-k", local_training(s), pipeline, server_step(s), claim=claimed_by_fed_smp)

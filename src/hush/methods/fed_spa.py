@@ -10,28 +10,40 @@ the masked gradient of every record is clipped, so epsilon is the same for every
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.local.as_written import FedSpaAsWritten
-from hush.methods.common import RecordCommon, as_written, clip_rule, local_dp_sgd, server_step
-from hush.privacy.claimed import claimed_by_fed_spa
-from hush.transforms.own_mask import OwnRandK
+from hush.methods.groups import Ratio, RecordSteps, ServerStep
+from hush.methods.recipe import method
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def fed_spa(
-    ratio: float = 0.1,
-    clip: float | None = None,
-    noise: float | None = None,
-    mode: str = "proved",
-    clip_per: str = "l2",
-    batches: str = "poisson",
-    **common: Unpack[RecordCommon],
-) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class FedSpa(Ratio, RecordSteps, ServerStep):
+    """Settings of `fed-spa`."""
+
+    server: str = ServerStep.redefined("server", "fed-spa")
+    clip: float | None = RecordSteps.redefined(  # type: ignore[assignment]
+        "clip", None, unset="1; with mode=paper from an initial round"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip is None and self.mode == "proved":
+            object.__setattr__(self, "clip", 1.0)
+
+
+@method("fed-spa", FedSpa)
+def fed_spa(s: FedSpa) -> Method:
     """Noisy steps on a client's own random coordinates, protecting its records; an adaptive server."""
-    mask = OwnRandK(ratio)
-    local = local_dp_sgd(clip_rule(clip if clip is not None else 1.0, clip_per), noise, batches, mask, **common)
-    if as_written(mode):
-        local = FedSpaAsWritten.of(local, clip)
-    settings: RecordCommon = {"server": "fed-spa", **common}
-    return Method("fed-spa", local, chain(mask), server_step(**settings), claim=claimed_by_fed_spa)
+    from hush.local.as_written import FedSpaAsWritten
+    from hush.methods.stations import Method, OwnRandK, chain, local_dp_sgd, server_step
+    from hush.privacy.claimed import claimed_by_fed_spa
+
+    mask = OwnRandK(s.ratio)
+    local = local_dp_sgd(s, s.local_steps, mask)
+    if s.mode == "paper":
+        local = FedSpaAsWritten.of(local, s.clip)
+    return Method("fed-spa", local, chain(mask), server_step(s), claim=claimed_by_fed_spa)

@@ -7,12 +7,24 @@ No privacy: the sum is released as it is.
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.methods.common import Masked, local_training, masking, server_step
+from hush.methods.groups import Masked, ServerStep
+from hush.methods.recipe import method
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def fedavg(**common: Unpack[Masked]) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Masked, ServerStep):
+    """Settings of `fedavg`."""
+
+
+@method("fedavg", FedAvg)
+def fedavg(s: FedAvg) -> Method:
     """Average the clients' models."""
-    return Method("fedavg", local_training(**common), chain(*masking(**common)), server_step(**common))
+    from hush.methods.stations import Method, chain, local_training, masking, server_step
+
+    return Method("fedavg", local_training(s), chain(*masking(s)), server_step(s))

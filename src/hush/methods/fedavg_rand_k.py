@@ -5,13 +5,24 @@ theta <- theta - (1/r) sum_i (d/k) m_t * (theta - theta_i),   m_t uniform over k
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.methods.common import Common, local_training, server_step
-from hush.transforms import RandK
+from hush.methods.groups import LocalTraining, Ratio, ServerStep
+from hush.methods.recipe import method
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def fedavg_rand_k(ratio: float = 0.1, **common: Unpack[Common]) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class FedAvgRandK(Ratio, LocalTraining, ServerStep):
+    """Settings of `fedavg-rand-k`."""
+
+
+@method("fedavg-rand-k", FedAvgRandK)
+def fedavg_rand_k(s: FedAvgRandK) -> Method:
     """FedAvg that sends a random share `ratio` of the coordinates."""
-    return Method("fedavg-rand-k", local_training(**common), chain(RandK(ratio)), server_step(**common))
+    from hush.methods.stations import Method, RandK, chain, local_training, server_step
+
+    return Method("fedavg-rand-k", local_training(s), chain(RandK(s.ratio)), server_step(s))

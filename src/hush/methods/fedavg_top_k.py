@@ -5,14 +5,24 @@ theta <- theta - (1/r) sum_i m_t * (theta - theta_i),   m_t = top k of |update o
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.methods.common import Common, local_sgd, local_training, server_step
-from hush.methods.public_mask import public_top_k
+from hush.methods.groups import LocalTraining, PublicMask, ServerStep
+from hush.methods.recipe import method
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def fedavg_top_k(ratio: float = 0.1, public_steps: int = 0, **common: Unpack[Common]) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class FedAvgTopK(PublicMask, LocalTraining, ServerStep):
+    """Settings of `fedavg-top-k`."""
+
+
+@method("fedavg-top-k", FedAvgTopK)
+def fedavg_top_k(s: FedAvgTopK) -> Method:
     """FedAvg that sends the share `ratio` of coordinates that move most on public data."""
-    mask = public_top_k(ratio, local_sgd(**common), public_steps)
-    return Method("fedavg-top-k", local_training(**common), chain(mask), server_step(**common))
+    from hush.methods.stations import Method, chain, local_training, public_top_k, server_step
+
+    return Method("fedavg-top-k", local_training(s), chain(public_top_k(s, s)), server_step(s))

@@ -8,13 +8,24 @@ g_i is one stochastic gradient. Momentum and error feedback live in the sketch, 
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method, chain
-from hush.methods.sketched import Sketched, count_sketch, sketched_gradient
-from hush.server import Average
+from hush.methods.groups import Sketched
+from hush.methods.recipe import method
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def fetchsgd(**common: Unpack[Sketched]) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class FetchSgd(Sketched):
+    """Settings of `fetchsgd`."""
+
+
+@method("fetchsgd", FetchSgd)
+def fetchsgd(s: FetchSgd) -> Method:
     """Sketches of gradients, heavy coordinates found in their sum; no noise, no privacy."""
-    return Method("fetchsgd", sketched_gradient(**common), chain(count_sketch(**common)), Average())
+    from hush.methods.stations import Average, Method, chain, count_sketch, sketched_gradient
+
+    return Method("fetchsgd", sketched_gradient(s), chain(count_sketch(s)), Average())

@@ -8,21 +8,24 @@ it is what clients add under a secure sum whose number of survivors is not known
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hush.core import Method
-from hush.methods.common import Masked, local_training, server_step
-from hush.methods.distributed import on_integers
+from hush.methods.groups import WholeNumbers
+from hush.methods.recipe import method
+
+if TYPE_CHECKING:
+    from hush.core import Method
 
 
-def skellam(
-    clip: float = 1.0,
-    noise: float | None = None,
-    clip_quantile: float | None = None,
-    bits: int = 16,
-    shares: bool = False,
-    **common: Unpack[Masked],
-) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class Skellam(WholeNumbers):
+    """Settings of `skellam`."""
+
+
+@method("skellam", Skellam)
+def skellam(s: Skellam) -> Method:
     """DP-FedAvg in whole numbers of `bits` bits, under Skellam noise, which survives dropouts."""
-    pipeline = on_integers("skellam", clip, noise, clip_quantile, bits, shares, **common)
-    return Method("skellam", local_training(**common), pipeline, server_step(**common))
+    from hush.methods.stations import Method, local_training, on_integers, server_step
+
+    return Method("skellam", local_training(s), on_integers("skellam", s), server_step(s))

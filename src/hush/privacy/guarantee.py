@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hush.checks import check_number
 from hush.errors import UsageError
+
+if TYPE_CHECKING:
+    from hush.config import RunConfig
 
 
 def at_least(value: float, digits: int = 3) -> str:
@@ -96,6 +99,12 @@ class Budget:
 
     def __post_init__(self) -> None:
         check_number("epsilon", self.epsilon, above=0)
+
+    @staticmethod
+    def of_config(config: RunConfig) -> Budget | None:
+        """The epsilon that a run finds its noise for, or that one of a given noise stops before."""
+        limit = config.epsilon if config.epsilon is not None else config.budget
+        return Budget(limit, config.delta) if limit is not None else None
 
 
 LARGEST_DELTA = 0.01

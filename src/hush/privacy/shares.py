@@ -6,11 +6,13 @@ import hashlib
 import math
 import os
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scipy import stats
 
 from hush import cohort as cohorts
 from hush.cohort import Cohort
+from hush.config import SECURE_KEYS, RunConfig
 from hush.core import Method, Transform
 from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
@@ -57,6 +59,17 @@ class SecureSum:
             if value is not None and (not isinstance(value, int | float) or not 0 <= value < 1):
                 raise UsageError(f"{name} must lie in [0, 1), not {value}.")
         pick(THREATS, self.threat, "threat")
+
+    @staticmethod
+    def of_config(config: RunConfig) -> SecureSum | None:
+        """How the sum of a run is made secure, where it shall be."""
+        given = {key: value for key in SECURE_KEYS if (value := getattr(config, key)) is not None}
+        bits = given.pop("sum_bits", None)
+        return SecureSum(bits=bits, **given) if config.secure else None
+
+    def to_config(self) -> dict[str, Any]:
+        """The inverse, by the keys of a configuration."""
+        return {"secure": True, "sum_bits": self.bits} | {key: getattr(self, key) for key in SECURE_KEYS if key != "sum_bits"}
 
     def tolerated(self, clients: int, dropout: float) -> float:
         """The share that may vanish from a cohort of so many."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
-from enum import StrEnum
 from typing import Any
 
 from hush.errors import UsageError
+from hush.plain import plain
 from hush.privacy.bounds import (
     Bit,
     Bound,
@@ -47,16 +46,8 @@ from hush.privacy.vocabulary import (
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """Plain values for JSON; `plan_from_dict` is the inverse."""
-    value: dict[str, Any] = _plain(plan)
+    value: dict[str, Any] = plain(plan)
     return value
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {"kind": type(value).__name__} | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, StrEnum) else value
 
 
 _KINDS: dict[str, Any] = {
@@ -104,7 +95,7 @@ def phase_from_dict(value: dict[str, Any]) -> Phase:
 
 def phase_to_dict(phase: Phase) -> dict[str, Any]:
     """The inverse of `phase_from_dict`."""
-    value: dict[str, Any] = _plain(phase)
+    value: dict[str, Any] = plain(phase)
     return value
 
 

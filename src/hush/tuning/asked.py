@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,20 +10,21 @@ from typing import Any
 
 import torch
 
+from hush.config import RunConfig
 from hush.engines.run import Run
-from hush.engines.simulation import set_up
+from hush.engines.setup import set_up
 from hush.errors import NoGuarantee, UsageError
-from hush.experiment import DEFAULT_EPSILON, Experiment, Spec, resolve
+from hush.experiment import Experiment, resolve
 from hush.methods.ratio import best_ratio
 from hush.names import pick
 from hush.privacy.plan import is_private
-from hush.privacy.settle import settle_privacy
+from hush.privacy.settle import Settled, settle_privacy
 from hush.random import derive
 from hush.tasks.catalogue import dataset
 from hush.tasks.task import Clients, Examples, Task
 from hush.transforms import RandK
 from hush.tuning.cost import Cost, accounted_cost, keeps_the_plan, public_cost, uncounted_cost
-from hush.tuning.space import AUTO, OF_THE_RUN, Range, Space, as_value, default_space, parse_search, usual
+from hush.tuning.space import AUTO, OF_THE_RUN, Range, Space, default_space, parse_search
 from hush.tuning.study import COMPLETE, FAILED, PRUNED, Trial, Tuning
 
 TUNING_DATA = ("private", "public")
@@ -34,9 +34,9 @@ _HELD = 5
 
 @dataclass(frozen=True)
 class Asked:
-    """A search over `spec`. `search` is what was typed; nothing is the default space."""
+    """A search over a run as it was asked for. `search` is what was typed; nothing is the default space."""
 
-    spec: Spec
+    config: RunConfig
     search: tuple[str, ...] = ()
     trials: int = 20
     pruning: bool = True
@@ -45,27 +45,27 @@ class Asked:
     data_dir: Path | None = None
 
     @staticmethod
-    def of(spec: Spec, search: list[str], tuning_data: str, accounted: bool, **more: Any) -> Asked:
+    def of(config: RunConfig, search: list[str], tuning_data: str, accounted: bool, **more: Any) -> Asked:
         """Everything that can be refused before data are read."""
         pick(dict.fromkeys(TUNING_DATA), tuning_data, "tuning data")
-        auto = spec.set.get("ratio") == AUTO or f"ratio={AUTO}" in search
-        if spec.set.get("ratio") == AUTO:  # another way to say so
-            spec = spec.model_copy(update={"set": {key: value for key, value in spec.set.items() if key != "ratio"}})
+        auto = config.set.get("ratio") == AUTO or f"ratio={AUTO}" in search
+        if config.set.get("ratio") == AUTO:  # another way to say so
+            config = replace(config, set={key: value for key, value in config.set.items() if key != "ratio"})
             search = [*search, f"ratio={AUTO}"] if search else []
         if tuning_data == "public":
             if accounted:
                 raise UsageError("Trials on public examples cost nothing: leave --accounted out.")
             # the chosen settings are for clients that do not hold these examples, so the run after the search keeps them out, too
-            spec = spec.model_copy(update={"public": spec.public if spec.public is not None else dataset(spec.data).public})
-        asked = Asked(spec, tuple(search), tuning_data=tuning_data, accounted=accounted, **more)
+            config = replace(config, public=config.public if config.public is not None else dataset(config.data).public)
+        asked = Asked(config, tuple(search), tuning_data=tuning_data, accounted=accounted, **more)
         method = asked.experiment.method
-        if is_private(method) and (asked.experiment.budget is None or spec.budget is not None):
+        if is_private(method) and (asked.experiment.budget is None or config.budget is not None):
             raise UsageError("A search holds epsilon fixed and finds the noise of every trial: give --epsilon, not the noise.")
         if not is_private(method) and accounted:
             raise NoGuarantee(f"{method.name} adds no noise, so no number covers its trials.", "Leave --accounted out.")
         if auto and not asked.has_random_mask:
             raise UsageError(f"ratio=auto is for masks of random coordinates (rand-k), which {method.name} does not have.")
-        if asked.counts and spec.ledger is not None and not keeps_the_plan(asked.space):
+        if asked.counts and config.ledger is not None and not keeps_the_plan(asked.space):
             raise NoGuarantee(
                 "What is searched shapes the trials' plans, so that later ones are chosen by earlier results: the figure of a "
                 "ledger's population does not cover that.",
@@ -76,11 +76,11 @@ class Asked:
     @cached_property
     def experiment(self) -> Experiment:
         """The run without a search."""
-        return resolve(self.spec)
+        return resolve(self.config)
 
     @cached_property
     def space(self) -> Space:
-        return parse_search(list(self.search), self.spec) if self.search else default_space(self.spec)
+        return parse_search(list(self.search), self.config) if self.search else default_space(self.config, self.experiment)
 
     @property
     def has_random_mask(self) -> bool:
@@ -102,7 +102,7 @@ class Asked:
     @property
     def counts(self) -> bool:
         """Whether the trials' cost is to be a number."""
-        return self.tuning_data == "private" and (self.accounted or self.spec.ledger is not None)
+        return self.tuning_data == "private" and (self.accounted or self.config.ledger is not None)
 
     @cached_property
     def public_task(self) -> Task:
@@ -112,47 +112,43 @@ class Asked:
         """Read the data now: what is wrong with them is wrong for every trial."""
         self.public_task if self.tuning_data == "public" else self.task  # noqa: B018
 
-    def spec_with(self, settings: dict[str, Any]) -> Spec:
+    def config_with(self, settings: dict[str, Any]) -> RunConfig:
         """The experiment with some settings chosen."""
         own = {key: value for key, value in settings.items() if key in OF_THE_RUN}
-        return Spec.read(
-            self.spec.model_dump() | own | {"set": self.spec.set | {k: v for k, v in settings.items() if k not in own}}
-        )
+        set_to = {key: value for key, value in settings.items() if key not in own}
+        return RunConfig.read(self.config.to_dict() | own | {"set": {**self.config.set, **set_to}})
 
     def begin(self, settings: dict[str, Any]) -> Run:
         """One trial, set up: the noise is found for the same epsilon, whatever the settings are."""
-        experiment = resolve(self.spec_with(settings))
+        experiment = resolve(self.config_with(settings))
         return experiment.set_up(self.task) if self.tuning_data == "private" else self._in_public(experiment)
 
     def _in_public(self, experiment: Experiment) -> Run:
         """The noise that the clients would need, on public examples: what is proved is of the run that follows."""
-        spec = experiment.spec
-        settled = settle_privacy(
-            experiment.method,
-            experiment.cohort,
-            self.task.enrolled,
-            experiment.rounds,
-            experiment.budget,
-            spec.delta,
-            spec.dropout,
-        )
+        config = experiment.config
+        settled = self._settled(experiment)
         run = set_up(
             settled.method,
             self.public_task,
             rounds=experiment.rounds,
             cohort=experiment.cohort,
             delta=settled.delta,
-            seed=spec.seed,
-            device=spec.device,
-            memory=spec.memory,
-            dropout=spec.dropout,
-            eval_every=spec.eval_every,
+            seed=config.seed,
+            device=config.device,
+            memory=config.memory,
+            dropout=config.dropout,
+            eval_every=config.eval_every,
         )
-        return replace(run, plan=settled.plan, delta=settled.delta, rounds=settled.rounds)
+        return replace(run, privacy=replace(run.privacy, plan=settled.plan, delta=settled.delta), rounds=settled.rounds)
+
+    def _settled(self, experiment: Experiment) -> Settled:
+        config, enrolled = experiment.config, self.task.enrolled
+        method, cohort, rounds = experiment.method, experiment.cohort, experiment.rounds
+        return settle_privacy(method, cohort, enrolled, rounds, experiment.budget, config.delta, config.dropout)
 
     def first(self) -> dict[str, Any]:
         """Where the search starts: at the defaults, and for rand-k at the ratio of Fed-SMP's Theorem 2."""
-        values = usual(self.spec) | {"rounds": self.experiment.rounds, "cohort": self.experiment.cohort.size}
+        values = {**self.experiment.config.set, "rounds": self.experiment.rounds, "cohort": self.experiment.cohort.size}
         where = self.space.get("ratio")
         if self.has_random_mask and isinstance(where, Range):
             values["ratio"] = min(max(self.ratio(values), where.low), where.high)
@@ -161,9 +157,7 @@ class Asked:
     def ratio(self, values: dict[str, Any]) -> float:
         """Theorem 2's ratio for the usual settings."""
         enrolled, experiment = self.task.enrolled, self.experiment
-        settled = settle_privacy(
-            experiment.method, experiment.cohort, enrolled, experiment.rounds, experiment.budget, self.spec.delta, self.spec.dropout
-        )
+        settled = self._settled(experiment)
         batches = math.ceil((enrolled.total or 1) / enrolled.clients / values.get("batch_size", 10))
         steps = values.get("local_steps") or values.get("local_epochs", 1) * batches
         noise = settled.plan.noise_multiplier if settled.plan is not None else 0.0
@@ -175,15 +169,15 @@ class Asked:
             return public_cost(len(tuning.history), self.task.belongs_to_clients("public"))
         if self.experiment.budget is not None and self.counts:
             cost = accounted_cost(tuning, self.space, self.experiment.budget.epsilon)
-            return cost._replace(text=f"{cost.text}; each was charged to {self.spec.ledger}") if self.spec.ledger else cost
+            return cost._replace(text=f"{cost.text}; each was charged to {self.config.ledger}") if self.config.ledger else cost
         return uncounted_cost(tuning)
 
     def to_dict(self, tuning: Tuning) -> dict[str, Any]:
         """The JSON object of `hush tune`."""
         best, cost = tuning.best, self.cost(tuning)
         return {
-            "method": self.spec.method,
-            "data": self.spec.data,
+            "method": self.config.method,
+            "data": self.config.data,
             "trials": len(tuning.history),
             "completed": tuning.count(COMPLETE),
             "pruned": tuning.count(PRUNED),
@@ -203,10 +197,10 @@ class Asked:
 
     def best_toml(self, settings: dict[str, Any]) -> str:
         """A file that `hush run --config` runs."""
-        spec = self.spec_with(settings)
-        if self.experiment.budget is not None and spec.epsilon is None:
-            spec = spec.model_copy(update={"epsilon": DEFAULT_EPSILON})
-        return as_toml(spec)
+        config = self.config_with(settings)
+        if self.experiment.budget is not None and config.epsilon is None:
+            config = replace(config, epsilon=self.experiment.budget.epsilon)
+        return config.to_toml()
 
 
 def on_public_examples(task: Task, experiment: Experiment) -> Task:
@@ -225,25 +219,11 @@ def on_public_examples(task: Task, experiment: Experiment) -> Task:
         )
     assert task.public is not None
     x, y = task.public
-    order = torch.randperm(there, generator=torch.Generator().manual_seed(derive(experiment.spec.seed, 32) % 2**63))
+    order = torch.randperm(there, generator=torch.Generator().manual_seed(derive(experiment.config.seed, 32) % 2**63))
     parts = [Examples(x[rows], y[rows]) for rows in torch.split(order, [held, held * masked, there - held * (1 + masked)])]
     sizes = torch.full((clients,), each)
     train = Clients(parts[2].x[: clients * each], parts[2].y[: clients * each], sizes)
     return replace(task, clients=train, validation=parts[0], public=parts[1] if masked else None, of_clients=())
-
-
-def as_toml(spec: Spec) -> str:
-    """What differs from a run with nothing typed, in the words of `--config`."""
-    usual = Spec()
-    keys = {key: getattr(spec, key) for key in Spec.model_fields if key != "set"}
-    lines = [f"{key} = {_word(value)}" for key, value in keys.items() if key in ("method", "data") or value != getattr(usual, key)]
-    settings = [f"{key} = {_word(as_value(value))}" for key, value in spec.set.items()]
-    return "\n".join([*lines, "", "[set]", *settings]) + "\n"
-
-
-def _word(value: Any) -> str:
-    """A value as TOML writes it; for these kinds, as JSON does."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _plain(trial: Trial) -> dict[str, Any]:

@@ -7,19 +7,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hush.errors import NoGuarantee
+from hush.methods import METHODS
 from hush.privacy.accountant import account
 from hush.privacy.guarantee import at_least
 from hush.privacy.rules import large_delta
 from hush.privacy.vocabulary import Plan
 from hush.tuning.space import Space
 from hush.tuning.study import FAILED, Trial, Tuning
-
-_SHAPELESS = {
-    *("lr", "lr_decay", "lr_decay_every", "momentum", "prox", "blur", "blur_limit", "sparsity", "max_local_steps"),
-    *("server", "server_lr", "server_lr_decay", "server_momentum", "server_beta2", "kappa", "average_iterates"),
-    *("clip", "ratio", "mask", "explore", "public_steps"),
-}
-"""Settings that leave what is proved as it is: the noise goes with the clip, and a public mask amplifies nothing."""
 
 
 class Cost(NamedTuple):
@@ -80,7 +74,8 @@ def accounted_cost(tuning: Tuning, space: Space, budget: float) -> Cost:
 
 def keeps_the_plan(space: Space) -> bool:
     """Whether every proposal has the same plan, so that nothing about it is chosen by earlier results."""
-    return set(space) <= _SHAPELESS
+    known = {key: one for recipe in METHODS.values() for key, one in recipe.settings.known().items()}
+    return all(key in known and known[key].keeps_plan for key in space)
 
 
 def composed(trials: list[Trial], delta: float) -> float:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hush import methods
+from hush.config import RunConfig
 from hush.errors import UsageError
-from hush.experiment import Spec, protects_records
-from hush.methods.parts import split
+from hush.experiment import Experiment, resolve
 from hush.names import pick
-from hush.tasks.catalogue import dataset
 
 OF_THE_RUN = ("rounds", "cohort")
 """What can be searched besides the method's settings; the noise is found anew for each."""
@@ -68,16 +67,16 @@ def as_value(text: Any) -> Any:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def parse_search(texts: list[str], spec: Spec) -> Space:
+def parse_search(texts: list[str], config: RunConfig) -> Space:
     """`KEY=LOW:HIGH[:log][:int]`, `KEY=a,b,c` or `ratio=auto`, checked against what the method takes."""
-    kinds: dict[str, Any] = dict.fromkeys(OF_THE_RUN, int) | methods.settings_of(spec.method)
+    kinds: dict[str, Any] = dict.fromkeys(OF_THE_RUN, int) | methods.settings_of(config.method).kinds()
     space: Space = {}
     for text in texts:
         key, equals, words = (part.strip() for part in text.partition("="))
         if not equals or not words:
             raise UsageError(f"--search takes KEY=LOW:HIGH, KEY=LOW:HIGH:log or KEY=a,b,c, not '{text}'.")
-        pick({known: None for known in kinds if known not in FIXED}, key, f"setting of {spec.method} to search, named")
-        if key in spec.set or getattr(spec, key, None) is not None:
+        pick({known: None for known in kinds if known not in FIXED}, key, f"setting of {config.method} to search, named")
+        if key in config.set or getattr(config, key, None) is not None:
             raise UsageError(f"{key} is set and searched: give one of the two.")
         space[key] = Range(*_RATIO, log=True) if (key, words) == ("ratio", AUTO) else _parsed(text, words, kinds[key] is int)
     return space
@@ -95,31 +94,13 @@ def _parsed(text: str, words: str, whole: bool) -> Range | Choice:
     return Range(low, high, log="log" in scale, whole=whole or "int" in scale)
 
 
-def usual(spec: Spec) -> dict[str, Any]:
-    """The settings that a run has without a search: the data set's, the name's parts', the user's, and what methods default to."""
-    entry = dataset(spec.data)
-    _, parts = split(spec.method)
-    known = methods.settings_of(spec.method)
-    given = {**(entry.record_settings if protects_records(spec.method) else entry.settings), **parts, **spec.set}
-    base = {"lr": 0.1, "clip": 1.0, "ratio": 0.1, "server": "fed-spa" if spec.method.startswith("fed-spa") else "average"}
-    if methods.usual(spec.method).gradients:  # one step of length 1; what the server does with it is what counts
-        given, base = {**parts, **spec.set}, {"lr": 1.0, "clip": 1.5, "server": "momentum"}
-    values = {key: as_value(value) for key, value in (base | given).items() if key in known}
-    return {"server_lr": 1.0 if values.get("server", "average") in ("average", "momentum") else 0.01} | values
-
-
-def default_space(spec: Spec) -> Space:
-    """What is worth searching for a method: a factor of ten each way around the data set's defaults, unless the user fixed it."""
-    values = usual(spec)
-    around = {"lr": values["lr"], "clip": values.get("clip"), "blur": values.get("blur")}
-    if methods.usual(spec.method).gradients:
-        around.pop("lr")  # it only scales what is clipped
-    space: Space = {key: Range(value / 10, value * 10, log=True) for key, value in around.items() if value}
-    plain = values.get("server", "average") in ("average", "momentum")
-    near, least = values["server_lr"], 0.03 if values.get("server") == "momentum" else 0.1
-    space["server_lr"] = Range(least, 3.0, log=True) if plain else Range(near / 10, near * 10, log=True)
-    if "ratio" in methods.taken(spec.method, values) and values.get("mask") != "none":
-        space["ratio"] = Range(*_RATIO, log=True)
-    if values.get("sparsity"):
-        space["sparsity"] = Range(0.1, 0.95)
-    return {key: where for key, where in space.items() if key not in spec.set}
+def default_space(asked: RunConfig, experiment: Experiment | None = None) -> Space:
+    """What is worth searching for a method, as its settings say, unless the user fixed it."""
+    own = (experiment or resolve(asked)).method.settings
+    assert own is not None
+    space: Space = {}
+    for key, known in own.known().items():
+        span = known.search(own, key) if known.search is not None and own.uses(key) and key not in asked.set else None
+        if span is not None:
+            space[key] = Range(*span)
+    return space

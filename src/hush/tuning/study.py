@@ -146,10 +146,12 @@ def _one(optuna: Any, study: optuna.Study, trial: optuna.Trial, begin: Begin, on
             raise optuna.TrialPruned
 
     try:
-        run = replace(begin(_tidy(trial.params)), test=None, track_test=False, diagnostics=False)
-        if run.validation is None:
+        run = begin(_tidy(trial.params))
+        config = replace(run.config, track_test=False, diagnostics=False)
+        run = replace(run, data=replace(run.data, test=None), config=config)
+        if run.data.validation is None:
             raise UsageError("A search chooses by validation examples, and the task has none: hold some out (--validation N).")
-        trial.set_user_attr("plan", plan_to_dict(run.plan) if run.plan is not None else None)
+        trial.set_user_attr("plan", plan_to_dict(run.privacy.plan) if run.privacy.plan is not None else None)
         result = train(run, on_round=report)
         last = result.history[-1]
         score = _score(last)
