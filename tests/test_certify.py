@@ -97,8 +97,8 @@ def set_noise(c: dict[str, Any]) -> None:
         ("result.json", lambda c: c.update(epsilon=0.5), {"result"}),
         ("result.json", lambda c: c.update(epsilon_server=0.1), {"result"}),
         ("result.json", lambda c: c.update(test_accuracy=0.99), set()),
-        ("config.json", lambda c: c["specs"][0].update(clients=6000), {"settings"}),
-        ("config.json", lambda c: c["specs"][0].update(sampling="fixed"), {"settings"}),
+        ("config.json", lambda c: c["runs"][0].update(clients=6000), {"settings"}),
+        ("config.json", lambda c: c["runs"][0].update(sampling="fixed"), {"settings"}),
     ],
 )
 def test_what_was_changed_is_found(run: Path, file: str, change: Callable[[dict[str, Any]], None], found: set[str]) -> None:
@@ -255,7 +255,7 @@ def test_a_forgery_that_agrees_with_itself_is_found_by_the_ledger(run: Path) -> 
     certificate["configuration_sha256"] = digest(certificate["configuration"])
     (run / "certificate.json").write_text(json.dumps(certificate))
     edit(run / "result.json", lambda r: r.update(epsilon=certificate["guarantee"]["epsilon"], noise_multiplier=noise))
-    edit(run / "config.json", lambda c: c["specs"][0].update(noise=noise, epsilon=None))
+    edit(run / "config.json", lambda c: c["runs"][0].update(noise=noise, epsilon=None))
     assert certificate["guarantee"]["epsilon"] < 0.2
     assert "ledger" in wrong(run)
 

@@ -23,7 +23,7 @@ NAN, HUGE = float("nan"), 10**20
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("dp-fedavg", {"lr": "0.1"}, "lr must be a positive number"),
+        ("dp-fedavg", {"lr": "fast"}, "lr must be a number"),
         ("dp-fedavg", {"lr": 1e308}, "lr must be a positive number"),
         ("dp-fedavg", {"lr": NAN}, "lr must be a positive number"),
         ("dp-fedavg", {"batch_size": HUGE}, "batch_size must be"),
@@ -35,7 +35,7 @@ NAN, HUGE = float("nan"), 10**20
         ("dp-fedavg", {"noise": 1e300}, "noise must be a positive number"),
         ("dp-fedavg", {"noise": 1e-300}, "noise must be a positive number"),
         ("dp-fedavg", {"clip": 1e300}, "clip must be a positive number"),
-        ("dp-fedavg", {"prox": NAN}, "prox and blur"),
+        ("dp-fedavg", {"prox": NAN}, "prox must be a number"),
         ("dp-fedavg", {"server_lr": NAN}, "server_lr must be"),
         ("dp-fedavg", {"server_lr": -1.0}, "server_lr must be"),
         ("dp-fedavg+momentum", {"server_momentum": 5.0}, "server_momentum must lie"),

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import hush
+from hush.config import RunConfig
 from hush.engines.run import Run
 from hush.engines.simulation import set_up
 from hush.errors import Diverged, NoGuarantee, UsageError
-from hush.config import RunConfig
 from hush.local.flat import FlatModel
 from hush.methods.ratio import best_ratio
 from hush.tuning import Choice, Range, Trial, Tuning, tune
@@ -92,7 +92,8 @@ def test_settings_are_short_enough_to_type() -> None:
 
 def test_a_task_without_validation_examples_is_refused() -> None:
     def blind(settings: dict[str, Any]) -> Run:
-        return replace(begin(settings), validation=None)
+        run = begin(settings)
+        return replace(run, data=replace(run.data, validation=None))
 
     with pytest.raises(UsageError, match=r"None of the 2 trials.*--validation"):
         tune(blind, LR, trials=2).best  # noqa: B018
@@ -265,7 +266,7 @@ def test_what_a_number_cannot_cover_is_refused_before_anything_is_trained() -> N
     with pytest.raises(NoGuarantee, match="without noise"):
         Asked.of(spec, ["lr=0.1:1"], "private", False).task  # noqa: B018
     with pytest.raises(NoGuarantee, match="chosen by earlier results"):
-        Asked.of(spec.model_copy(update={"rounds": None}), ["rounds=2:5"], "private", False)
+        Asked.of(replace(spec, rounds=None), ["rounds=2:5"], "private", False)
 
 
 def test_choices_are_not_tried_twice_before_all_were() -> None:
@@ -349,7 +350,7 @@ def test_a_rand_k_search_starts_from_that_ratio() -> None:
     steps = epochs * math.ceil(examples / 60 / batch)  # type: ignore[operator]
     assert asked.first() == {"ratio": pytest.approx(best_ratio(0.1, steps, 60, 650, 1.0, noise)), "lr": 0.1}
     assert asked.task.test is None
-    same = Asked.of(spec.model_copy(update={"set": {"ratio": "auto"}}), [], "private", False)
+    same = Asked.of(replace(spec, set={"ratio": "auto"}), [], "private", False)
     assert set(same.space) == {"lr", "clip", "server_lr", "ratio"}
     assert same.first()["ratio"] == asked.first()["ratio"]
     with pytest.raises(UsageError, match="random coordinates"):

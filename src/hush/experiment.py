@@ -105,7 +105,7 @@ def resolve(asked: RunConfig, lenient: bool = False) -> Experiment:
     """
     entry = dataset(asked.data)
     _refuse_contradictions(asked)
-    kind = methods.settings_of(asked.method)
+    kind = methods.recipe_of(asked.method).settings
     chosen = _chosen(asked, entry, kind)
     method = methods.build(asked.method, **chosen)
     if protects_records(asked.method):
@@ -160,7 +160,7 @@ def _chosen(asked: RunConfig, entry: DataSet, kind: type[Settings]) -> dict[str,
 
 def protects_records(method: str) -> bool:
     """Whether a method, by its name, protects single records."""
-    return "batches" in methods.settings_of(method).known()
+    return "batches" in methods.settings_of(method)
 
 
 def on_the_same_clients(asked: list[RunConfig]) -> list[RunConfig]:
@@ -205,8 +205,7 @@ def _limits(asked: RunConfig, method: Method, lenient: bool) -> dict[str, Any]:
                 "Choose a private method, such as dp-fedavg or fed-smp-rand-k, or leave the flag out.",
             )
         return {"noise": None, "epsilon": None, "budget": None}
-    known = methods.settings_of(asked.method).known()
-    if asked.noise is not None and "noise" not in known and not lenient:
+    if asked.noise is not None and "noise" not in methods.settings_of(asked.method) and not lenient:
         raise UsageError(f"{method.name} has no noise multiplier: give --epsilon, or a setting of its own (--set).")
     if needs_noise(method):
         if asked.budget is not None:

@@ -36,7 +36,7 @@ class When(NamedTuple):
         if self.values == (None,):
             return f"{name} does nothing beside {self.key}={word(value)}: give one of the two."
         if not self.has:
-            return f"{name} goes with {self.key}, which is {word(value)} here: give {self.key}, too."
+            return f"{name} does nothing with {self.key}={word(value)}: change {self.key}, or leave {name} out."
         return f"{name} goes with {self.key}={' or '.join(map(word, self.values))}, not with {self.key}={word(value)}."
 
 
@@ -184,10 +184,12 @@ def checked(key: str, value: Any, kind: Any, known: Setting) -> Any:
     value = converted(key, value, kind)
     if value is None:
         return value
-    if known.choices:
-        pick(dict.fromkeys(known.choices), value, key)
+    if known.choices and value not in known.choices:
+        raise UsageError(f"{key} must be {', '.join(known.choices[:-1])} or {known.choices[-1]}, not '{value}'.")
     if known.within:
         _check_within(key, value, known.within)
+    elif isinstance(value, float) and math.isnan(value):
+        raise UsageError(f"{key} must be a number, not {value}.")
     return value
 
 
@@ -211,7 +213,7 @@ def _whole(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str) or math.isnan(float(value)):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError
     return float(value)
 
@@ -241,9 +243,13 @@ def _check_within(key: str, value: float, within: str) -> None:
         return
     above = value > low if within[0] == "(" else value >= low
     below = value < high if within[-1] == ")" else value <= high
-    if not (above and below):
-        place = f"between {low:g} and {high:g}" if within[0] + within[-1] == "()" else f"in {within}"
-        raise UsageError(f"{key} must lie {place}, not {value:g}.")
+    if above and below:
+        return
+    if high > 2:
+        kind = "whole number" if isinstance(value, int) else "positive number," if low > 0 else "number"
+        raise UsageError(f"{key} must be a {kind} from {low:g} to {high:g}, not {value:g}.")
+    place = f"between {low:g} and {high:g}" if within[0] + within[-1] == "()" else f"in {within}"
+    raise UsageError(f"{key} must lie {place}, not {value:g}.")
 
 
 def word(value: Any) -> str:

@@ -151,7 +151,7 @@ def test_a_comparison_that_broke_off_goes_on(capsys: pytest.CaptureFixture[str],
     code, again, _ = hush(capsys, "run", "--resume", str(tmp_path / "c"), "--json")
     assert code == 0
     assert [m["test_accuracy"] for m in json.loads(again)["methods"]] == [m["test_accuracy"] for m in json.loads(out)["methods"]]
-    (tmp_path / "c" / "config.json").write_text('{"specs": 3}')
+    (tmp_path / "c" / "config.json").write_text('{"runs": 3}')
     code, _, err = hush(capsys, "run", "--resume", str(tmp_path / "c"))
     assert (code, "not what a run of Hush writes" in err) == (2, True)
 

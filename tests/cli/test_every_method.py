@@ -14,9 +14,9 @@ import pytest
 import hush as library
 from hush import methods
 from hush.cli import runs
+from hush.config import DEFAULT_EPSILON, RunConfig
 from hush.engines.run import Run
 from hush.engines.simulation import train
-from hush.config import DEFAULT_EPSILON, RunConfig
 from hush.experiment import resolve
 from hush.privacy.plan import is_private
 from hush.report import page

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hush.certify import _settings, _spec_of
+from hush.certify import _config_of, _settings
 from tests.cli.test_cli import hush
 
 FEW = ["--rounds", "4", "--set", "local_steps=2"]
@@ -52,7 +52,7 @@ def test_a_run_is_certified_for_records(capsys: pytest.CaptureFixture[str], tmp_
     assert "at the client that holds the fewest" in page
     code, out, _ = hush(capsys, "certify", folder)
     assert code == 0, out
-    spec = _spec_of(tmp_path / "r", "fed-spa")
+    spec = _config_of(tmp_path / "r", "fed-spa")
     assert _settings(spec, certificate).check.passed
     for key, value in (("steps", 1), ("participations", 9), ("period", 9)):  # a plan of something else than what ran
         forged = copy.deepcopy(certificate)

@@ -51,7 +51,7 @@ def ready(method: hush.Method, task: hush.Task, **how: Any) -> Run:
     settings: dict[str, Any] = {"rounds": 2, "cohort": hush.FixedSize(task.train.count), "device": "cpu"} | how
     if is_private(method):
         settings |= {"privacy": hush.Budget(8.0, 1e-3)}
-    return replace(simulation.set_up(method, task, **settings), secret=Secret(bytes(32)))
+    return simulation.set_up(method, task, **settings).drawing(Secret(bytes(32)))
 
 
 def rows(run: Run, who: list[int] | None = None) -> dict[int, tuple[Tensor, Tensor]]:
@@ -211,7 +211,8 @@ def test_a_client_without_data_adds_a_row_of_zeros_before_noise(name: str, how: 
     local = run.method.local
     if hasattr(local, "noise"):
         local = replace(local, noise=0.0)
-    silent = replace(run, method=replace(run.method, local=local, pipeline=hush.chain(*quiet)), plan=None)
+    method = replace(run.method, local=local, pipeline=hush.chain(*quiet))
+    silent = replace(run, method=method, privacy=replace(run.privacy, plan=None))
     sent = rows(silent)
     assert not bool(sent[VICTIM][1].any())
     assert all(bool(row.any()) for i, (_, row) in sent.items() if i != VICTIM)

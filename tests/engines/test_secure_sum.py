@@ -40,7 +40,11 @@ KEY = Secret(b"a key that only these tests have")
 
 def set_up(method: hush.Method, **more: Any) -> Run:
     settings: dict[str, Any] = {"rounds": 4, "cohort": Rotation(6), "secure_sum": SecureSum()} | more
-    return replace(simulation.set_up(method, TASK, **settings), secret=KEY)
+    return simulation.set_up(method, TASK, **settings).drawing(KEY)
+
+
+def summed_plainly(run: Run) -> Run:
+    return replace(run, privacy=replace(run.privacy, federation=None))
 
 
 def models(run: Run) -> list[torch.Tensor]:
@@ -69,7 +73,7 @@ def models(run: Run) -> list[torch.Tensor]:
 )
 def test_the_secure_sum_is_the_plain_sum_to_the_last_bit(method: hush.Method, threat: str) -> None:
     run = set_up(method, secure_sum=SecureSum(threat=threat))
-    secure, plain = models(run), models(replace(run, federation=None))
+    secure, plain = models(run), models(summed_plainly(run))
     assert all(torch.equal(a, b) for a, b in zip(secure, plain, strict=True))
     assert not torch.equal(secure[0], secure[1])
 
@@ -80,7 +84,7 @@ def test_so_it_is_with_amortised_masks(cohort: hush.cohort.Cohort) -> None:
     assert run.privacy.plan is not None
     assert run.privacy.plan.honest_min == 10
     if not isinstance(cohort, SecretParticipation):  # whose plain sum has no noise of those that send nothing else
-        assert all(torch.equal(a, b) for a, b in zip(models(run), models(replace(run, federation=None)), strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(models(run), models(summed_plainly(run)), strict=True))
     now, _ = simulation.start(run, None)
     now, _, _ = play_round(set_up(methods.cpfed_output(noise=1.0), cohort=cohort, secure_sum=SecureSum(masks="amortised")), now)
     each = (now.sent - 12 * (128 + 85)) / 12
@@ -195,7 +199,7 @@ def test_those_whose_coin_says_no_add_noise_and_nothing_else() -> None:
     quiet = models(run)
     ids, _ = run.cohort.draw(0, 12, {}, run.identity.secret)
     alone = summing.plain_sum(
-        replace(run, federation=None),
+        summed_plainly(run),
         run.method,
         run.data.learner.initial(),
         ids,

@@ -85,7 +85,7 @@ def test_an_empty_cohort_still_gets_its_noise() -> None:
 def test_private_methods_learn() -> None:
     sizes = (10,) * 60
     for name in methods.METHODS:
-        if methods.usual(name).gradients:
+        if not methods.recipe_of(name).settings.follows_data:
             continue  # tests/methods/test_sketch_methods.py
         wanted = {
             "clip": 1.0,

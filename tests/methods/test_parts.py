@@ -71,7 +71,7 @@ def test_what_does_not_go_together_is_refused() -> None:
         methods.build("fedavg+adaptive")
     with pytest.raises(UsageError, match="fed-spa has no setting 'sparsity'"):
         methods.build("fed-spa+lus")
-    with pytest.raises(UsageError, match="ratio goes with a mask"):
+    with pytest.raises(UsageError, match="ratio goes with mask="):
         methods.dp_fedavg(ratio=0.1)
     with pytest.raises(UsageError, match="explore goes with a mask: give mask=free"):
         methods.build("dp-fedavg+rand-k", explore=0.1)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from hush.errors import UsageError
-from hush.methods import METHODS, build, explained, names, settings_of, taken
+from hush.methods import build, explained, names, recipe_of, settings_of, taken
 
 NAMES = [*names(), "dp-fedavg+top-k+adam", "dp-fedavg+sketch+blur", "ddgauss+adaptive", "skellam+free-mask"]
 
@@ -16,8 +13,8 @@ NAMES = [*names(), "dp-fedavg+top-k+adam", "dp-fedavg+sketch+blur", "ddgauss+ada
 def test_every_printed_default_is_the_default(name: str) -> None:
     """Given as `--set` would give it, it changes nothing; another value would."""
     told = explained(name)
-    known = settings_of(name).known()
-    assert {one.key for one in told} == set(known)
+    known = recipe_of(name).settings.known()
+    assert {one.key for one in told} == set(known) == set(settings_of(name))
     plain, tried = build(name), 0
     for one in told:
         if one.default == known[one.key].unset or not taken(name, {one.key: one.default}):  # a setting of a mask that is not there

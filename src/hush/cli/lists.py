@@ -24,7 +24,7 @@ def methods(
     if name is not None:
         _one_method(name, as_json)
         return
-    rows = [_facts(one) | {"settings": sorted(settings_of(one).known())} for one in names()]
+    rows = [_facts(one) | {"settings": sorted(settings_of(one))} for one in names()]
     if as_json:
         parts = [{"name": f"+{name}", "sets": part.settings, "summary": part.summary} for name, part in PARTS.items()]
         print_json({"methods": rows, "parts": parts})

@@ -77,7 +77,7 @@ class RunFlags:
     def asked_of_each(self, names: list[str]) -> tuple[list[RunConfig], list[str]]:
         """One run for each method; a setting goes to those that use it, at least one, and the others are told of."""
         shared = self.asked(names[0])
-        known = {key: None for name in names for key in settings_of(name).known()}
+        known = {key: None for name in names for key in settings_of(name)}
         for key in shared.set:
             pick(known, key, "setting of these methods")
         each = [replace(shared, method=name, set=taken(name, shared.set)) for name in names]

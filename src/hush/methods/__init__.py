@@ -31,7 +31,7 @@ from hush.methods.parts import COMBINATIONS, PARTS, split
 from hush.methods.recipe import Recipe, method
 from hush.methods.skellam import skellam
 from hush.names import pick
-from hush.settings import Settings, word
+from hush.settings import word
 
 if TYPE_CHECKING:
     from hush.core import Method
@@ -55,9 +55,9 @@ def recipe_of(name: str) -> Recipe[Any]:
     return recipe
 
 
-def settings_of(name: str) -> type[Settings]:
-    """What a method can be told."""
-    return recipe_of(name).settings
+def settings_of(name: str) -> dict[str, Any]:
+    """The keys a method takes, with their types."""
+    return recipe_of(name).settings.kinds()
 
 
 def build(name: str, **settings: Any) -> Method:
@@ -71,7 +71,7 @@ def build(name: str, **settings: Any) -> Method:
 
 def taken(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the given settings that mean something to a method: without a mask, a ratio does not."""
-    kind, (_, parts) = settings_of(name), split(name)
+    kind, (_, parts) = recipe_of(name).settings, split(name)
     own = {key: value for key, value in (parts | dict(given)).items() if key in kind.known()}
     settings = kind(**kind.converted(own))
     return {key: value for key, value in given.items() if key in own and settings.uses(key)}
@@ -87,7 +87,7 @@ class Explained(NamedTuple):
 
 def explained(name: str) -> list[Explained]:
     """All settings of a method, by its name with or without parts: those of its own first."""
-    kind, (_, parts) = settings_of(name), split(name)
+    kind, (_, parts) = recipe_of(name).settings, split(name)
     defaults = kind.defaults() | parts
     return [
         Explained(key, known.unset if defaults[key] is None else word(defaults[key]), known.help)

@@ -69,7 +69,7 @@ def as_value(text: Any) -> Any:
 
 def parse_search(texts: list[str], config: RunConfig) -> Space:
     """`KEY=LOW:HIGH[:log][:int]`, `KEY=a,b,c` or `ratio=auto`, checked against what the method takes."""
-    kinds: dict[str, Any] = dict.fromkeys(OF_THE_RUN, int) | methods.settings_of(config.method).kinds()
+    kinds: dict[str, Any] = dict.fromkeys(OF_THE_RUN, int) | methods.settings_of(config.method)
     space: Space = {}
     for text in texts:
         key, equals, words = (part.strip() for part in text.partition("="))
@@ -78,7 +78,9 @@ def parse_search(texts: list[str], config: RunConfig) -> Space:
         pick({known: None for known in kinds if known not in FIXED}, key, f"setting of {config.method} to search, named")
         if key in config.set or getattr(config, key, None) is not None:
             raise UsageError(f"{key} is set and searched: give one of the two.")
-        space[key] = Range(*_RATIO, log=True) if (key, words) == ("ratio", AUTO) else _parsed(text, words, kinds[key] is int)
+        space[key] = (
+            Range(*_RATIO, log=True) if (key, words) == ("ratio", AUTO) else _parsed(text, words, kinds[key] in (int, int | None))
+        )
     return space
 
 
