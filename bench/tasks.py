@@ -35,8 +35,10 @@ times = []
 hush.engines.simulation.train(run, on_round=lambda record: times.append(record["seconds"]))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 gpu = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
-print(json.dumps({"parameters": run.data.learner.dim, "clients": run.data.train.count, "cohort": run.cohort.size, "chunk": run.chunk,
-    "vectorised": run.data.learner.vectorised, "load": loaded, "set_up": ready, "round": times[1] - times[0], "peak": peak, "gpu": gpu}))
+data = run.data
+print(json.dumps({"parameters": data.learner.dim, "clients": data.train.count, "cohort": run.cohort.size, "chunk": run.chunk,
+    "vectorised": data.learner.vectorised, "load": loaded, "set_up": ready, "round": times[1] - times[0],
+    "peak": peak, "gpu": gpu}))
 """
 
 

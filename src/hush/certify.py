@@ -18,6 +18,7 @@ from hush.engines.conclude import describe, describe_sum
 from hush.engines.rundir import LEDGER, RunDir
 from hush.errors import DataError, HushError
 from hush.experiment import Experiment
+from hush.plugins import shown
 from hush.privacy.accountant import account
 from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Unit
@@ -226,7 +227,7 @@ def _config_of(path: Path, method: object) -> RunConfig | None:
     """The run as its folder describes it, or the folder above for a comparison or several seeds."""
     for folder in (path, *list(path.resolve().parents)[:2]):
         if (folder / "config.json").is_file():
-            return next((config for config in runs_of(RunDir(folder)) if config.method == method), None)
+            return next((config for config in runs_of(RunDir(folder)) if shown(config.method) == method), None)
     return None
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hush.errors import DataError, UsageError
 from hush.names import pick
+from hush.plugins import shown
 from hush.settings import Setting, Settings, setting
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class RunConfig(Settings):
         default_factory=dict, metadata={"hush": Setting("A setting of the method: key=value. Repeatable.")}
     )
     """The method's own settings."""
+    code: str | None = setting(None, "What names the code of a method, model or data set that is not Hush's.", flag=NO_FLAG)
     from_python: str | None = setting(None, "What came as objects, which this configuration names and cannot make.", flag=NO_FLAG)
 
     @classmethod
@@ -108,7 +110,8 @@ class RunConfig(Settings):
         """What a certificate tells of it: nothing of the machine, and of a file its name alone."""
         hidden = ("device", "memory", "chunk", "ledger", "population", "diagnostics")
         own = {key: value for key, value in self.to_dict().items() if key not in hidden}
-        return own | {"data": Path(self.data).stem if self.data.endswith(".toml") else self.data}
+        data = Path(self.data).stem if self.data.endswith(".toml") else self.data
+        return own | {"data": data, "method": shown(self.method), "model": None if self.model is None else shown(self.model)}
 
     def to_toml(self) -> str:
         """What differs from a run with nothing typed, in the words of `--config`; `read_toml` is the inverse."""

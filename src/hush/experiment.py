@@ -13,8 +13,9 @@ from hush.config import DEFAULT_EPSILON, SECURE_KEYS, RunConfig
 from hush.core import Method
 from hush.engines.run import Run
 from hush.engines.setup import assemble
-from hush.errors import NoGuarantee, UsageError
+from hush.errors import DataError, NoGuarantee, UsageError
 from hush.names import pick
+from hush.plugins import code_of
 from hush.privacy.guarantee import Budget
 from hush.privacy.plan import is_private, needs_noise, takes_turns
 from hush.privacy.shares import SecureSum, as_run
@@ -39,6 +40,8 @@ class Experiment:
     @staticmethod
     def of(config: RunConfig) -> Experiment:
         """A run as `config.json` keeps it: everything is filled in already."""
+        if (code := _code(config)) != config.code:
+            raise DataError(f"This run's own code has changed since it began: it was {config.code}, and is {code}.")
         method = methods.build(config.method, **config.set)
         return Experiment(config, _fitted(method, config))
 
@@ -119,9 +122,16 @@ def resolve(asked: RunConfig, lenient: bool = False) -> Experiment:
     if config.public is None:
         needed = method.pipeline.needs_public or read_start(config.start)[0] == "public"
         config = replace(config, public=entry.public if needed else 0)
+    config = replace(config, code=_code(config))
     experiment = Experiment(config, _fitted(method, config), chosen)
     experiment.cohort.check(experiment.population)
     return experiment
+
+
+def _code(config: RunConfig) -> str | None:
+    """What names the code that is the user's own."""
+    own = (("hush.methods", methods.parts.split(config.method)[0]), ("hush.models", config.model), ("hush.data", config.data))
+    return "; ".join(code for group, name in own if (code := code_of(group, name)) is not None) or None
 
 
 def _fitted(method: Method, config: RunConfig) -> Method:
@@ -146,7 +156,7 @@ def _chosen(asked: RunConfig, entry: DataSet, kind: type[Settings]) -> dict[str,
     if asked.noise is not None and "noise" in kind.known():
         given["noise"] = asked.noise
     suggested = dict(entry.record_settings if protects_records(asked.method) else entry.settings) if kind.follows_data else {}
-    every = {name: None for recipe in methods.METHODS.values() for name in recipe.settings.known()}
+    every = {name: None for recipe in methods.every_method().values() for name in recipe.settings.known()}
     for key in suggested:  # what this method does not take is for others; what none takes is a slip
         pick(every, key, f"setting of {asked.data}")
     own = {key for key, known in kind.known().items() if known.own}

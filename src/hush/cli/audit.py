@@ -14,11 +14,13 @@ from hush.audit.audit import Audit
 from hush.audit.audit import audit as attack
 from hush.cli import options
 from hush.cli.console import err, print_json, say
+from hush.cli.runs import as_folder
 from hush.config import NOISE_MODES, RunConfig, parse_settings, runs_of
 from hush.engines.rundir import RunDir
 from hush.errors import NoGuarantee, UsageError
 from hush.experiment import resolve
 from hush.names import pick
+from hush.plugins import shown
 from hush.privacy.guarantee import at_least
 from hush.privacy.plan import is_private, needs_noise, with_noise, with_secure_noise
 from hush.privacy.shares import as_summed
@@ -81,7 +83,7 @@ def _asked(target: str, typed: dict[str, Any], settings: dict[str, str], out: Pa
         own = {key: value for key, value in runs[0].set.items() if key != "noise"} | settings
         return RunConfig.read(ran | typed | {"set": own}), RunDir(out) if out is not None else folder
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    place = out if out is not None else Path("runs") / f"audit-{target}-{stamp}"
+    place = out if out is not None else Path("runs") / f"audit-{as_folder(shown(target))}-{stamp}"
     return RunConfig.read({"method": target, "set": settings} | typed), RunDir(place)
 
 

@@ -71,10 +71,10 @@ def _one_method(name: str, as_json: bool) -> None:
 
 def models(as_json: options.Json = False) -> None:
     """The models, with one line each."""
-    from hush.tasks.models import MODELS
+    from hush.tasks.models import every_model
 
     rows: list[dict[str, Any]] = []
-    for name, build in MODELS.items():
+    for name, build in every_model().items():
         counts = {}
         for entry in CATALOGUE.values():
             if entry.text and name not in entry.papers:

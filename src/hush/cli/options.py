@@ -15,6 +15,7 @@ from hush.config import NO_FLAG, RunConfig, parse_settings, read_toml
 from hush.errors import UsageError
 from hush.methods import recipe_of, settings_of, taken
 from hush.names import pick
+from hush.plugins import absolute, is_in_file
 
 
 def option(key: str) -> Any:
@@ -65,10 +66,14 @@ class RunFlags:
         if {"noise", "epsilon"} & typed.keys():  # a flag wins over the file, also where it says the same otherwise
             values = {key: value for key, value in values.items() if key not in ("noise", "epsilon")}
         values |= typed
-        for key in [key for key in own if key in RunConfig.known()]:  # --set validation=0 says the same as --validation 0
+        mine = settings_of(values.get("method", RunConfig().method)).keys() - {"noise"}
+        for key in [key for key in own if key in RunConfig.known() and key not in mine]:  # --set validation=0 means --validation 0
             if key in typed:
                 raise UsageError(f"Give --{key.replace('_', '-')} or --set {key}=..., not both.")
             values[key] = own.pop(key)
+        for key in ("method", "model"):
+            if is_in_file(values.get(key) or ""):
+                values[key] = absolute(values[key])
         for key, is_file in (("ledger", bool), ("data", lambda name: str(name).endswith(".toml"))):
             if is_file(values.get(key)):  # a run that is resumed from elsewhere must find the same one
                 values[key] = str(Path(values[key]).resolve())

@@ -46,7 +46,7 @@ def run(
     if flags.dry_run:
         _dry_run([experiment], flags.data_dir, flags.json)
         return
-    folder = _empty_folder(flags.out, experiment.config.method)
+    folder = _empty_folder(flags.out, experiment.method.name)
     _run_seeds(experiment, flags.seeds, folder, flags.data_dir, flags.json)
 
 
@@ -80,8 +80,8 @@ def _compare(experiments: list[Experiment], seeds: int, folder: RunDir, data_dir
     rows, curves, first = [], {}, {}
     with _kept(folder.path):
         for experiment in experiments:
-            name = experiment.config.method
-            results = _all_seeds(experiment, seeds, folder, RunDir(folder.path / name), data_dir, experiments)
+            name = experiment.method.name
+            results = _all_seeds(experiment, seeds, folder, RunDir(folder.path / as_folder(name)), data_dir, experiments)
             rows.append(over_seeds(results))
             curves[name], first[name] = results[0].history, results[0]
     folder.write_json("compare.json", {"methods": rows})
@@ -90,7 +90,7 @@ def _compare(experiments: list[Experiment], seeds: int, folder: RunDir, data_dir
         print_json({"methods": rows, "plot": picture})
         return
     out().print(comparison(rows))
-    final, beside = first[experiments[-1].config.method], first.get("dp-fedavg")
+    final, beside = first[experiments[-1].method.name], first.get("dp-fedavg")
     print(f"{final.method}: {final.sentence(beside if beside is not final else None)}.")
     say(f"Everything is in {folder.path}" + (f"; the picture is {picture}" if picture else ""))
 
@@ -105,16 +105,21 @@ def _empty_folder(given: Path | None, name: str) -> RunDir:
     """The folder asked for, or a new one under runs/."""
     if given is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        tries = (Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
+        tries = (Path("runs") / f"{as_folder(name)}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
         given = next(path for path in tries if not path.exists())
     folder = RunDir(given)
     if given.exists() and not given.is_dir():
         raise UsageError(f"{given} is a file, and a run needs a folder: choose another --out.")
     if not folder.started and given.is_dir() and any(RunDir(inside).started for inside in given.iterdir() if inside.is_dir()):
-        raise UsageError(f"{given} is a folder of other runs: choose another --out, such as {given / name}.")
+        raise UsageError(f"{given} is a folder of other runs: choose another --out, such as {given / as_folder(name)}.")
     if folder.started:
         raise UsageError(f"{given} already holds a run: use hush run --resume {given}, or another --out.")
     return folder
+
+
+def as_folder(name: str) -> str:
+    """A method's name as part of a path."""
+    return name.replace(":", "-")
 
 
 def _resume(path: Path, as_json: bool) -> None:
@@ -157,7 +162,7 @@ def _all_seeds(
     experiment: Experiment, seeds: int, top: RunDir, folder: RunDir, data_dir: Path | None, all_of_it: list[Experiment]
 ) -> list[Result]:
     """One run a seed; a run that is already complete is read back instead of repeated. `top` is what to resume from."""
-    results, name = [], experiment.config.method
+    results, name = [], experiment.method.name
     for i in range(seeds):
         config = replace(experiment.config, seed=experiment.config.seed + i)
         place = folder if seeds == 1 else RunDir(folder.path / f"seed-{config.seed}")

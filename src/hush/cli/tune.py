@@ -13,10 +13,11 @@ from rich.table import Table
 from hush.cli.console import out, print_json, round_progress, say
 from hush.cli.interrupt import heard
 from hush.cli.options import RunFlags, takes_flags
-from hush.cli.runs import forget_if_unused
+from hush.cli.runs import as_folder, forget_if_unused
 from hush.config import RunConfig
 from hush.engines.rundir import RunDir
 from hush.errors import DataError, HushError, UsageError
+from hush.plugins import shown
 from hush.privacy.guarantee import at_least
 from hush.tuning.asked import Asked
 from hush.tuning.study import Trial, Tuning, refuse_without_optuna, so_far
@@ -57,7 +58,7 @@ def tune(
         config = flags.asked(method)
         count, place = _TRIALS if trials is None else trials, flags.data_dir.resolve() if flags.data_dir else None
         asked = Asked.of(config, search or [], tuning_data, accounted, trials=count, pruning=pruning, data_dir=place)
-        folder = RunDir(flags.out if flags.out is not None else _new_folder(config.method))
+        folder = RunDir(flags.out if flags.out is not None else _new_folder(as_folder(shown(config.method))))
         _refuse_another(folder, asked)
     found = _search(asked, folder)
     _tell(asked, found, folder, flags.json)

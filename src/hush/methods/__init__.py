@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hush import plugins
 from hush.errors import UsageError
 from hush.methods.adpfl import adpfl
 from hush.methods.ae_dpfl import ae_dpfl
@@ -45,10 +46,17 @@ METHODS: dict[str, Recipe[Any]] = {
 }
 
 
+def every_method() -> dict[str, Recipe[Any]]:
+    """Hush's own, and those that installed packages offer as `hush.methods`."""
+    return METHODS | {name: found.value for name, found in plugins.installed("hush.methods").items()}
+
+
 def recipe_of(name: str) -> Recipe[Any]:
     """The method of a name, without its parts; they must be of settings that it has."""
     base, parts = split(name)
-    recipe = pick(METHODS, base, "method")
+    recipe = plugins.from_file(base).value if plugins.is_in_file(base) else pick(every_method(), base, "method")
+    if not isinstance(recipe, Recipe):
+        raise UsageError(f"{base} is no method: put @method(NAME, SETTINGS) above the function (docs/own-method.md shows it).")
     for key in parts:
         if key not in recipe.settings.known():
             raise UsageError(f"{base} has no setting '{key}', which a part of this name sets, so there is no {name}.")
@@ -66,7 +74,7 @@ def build(name: str, **settings: Any) -> Method:
     for key in ("mask", "server"):
         if key in parts and settings.get(key, parts[key]) != parts[key]:
             raise UsageError(f"The name {name} says {key}={parts[key]}, and the settings {key}={settings[key]}: which shall it be?")
-    return recipe.built(parts | settings, name)
+    return recipe.built(parts | settings, plugins.shown(name))
 
 
 def taken(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,13 +107,13 @@ def summary(name: str) -> str:
     """One line on what a method does."""
     if name in COMBINATIONS:
         return COMBINATIONS[name]
-    _, *parts = name.split("+")
+    _, *parts = name.rpartition(".py:")[2].split("+")
     return " ".join((recipe_of(name).summary, *(f"+{part}: {PARTS[part].summary}." for part in parts)))
 
 
 def names() -> list[str]:
     """All that have a name of their own; any method goes with any of `PARTS` besides."""
-    return [*METHODS, *COMBINATIONS]
+    return [*every_method(), *COMBINATIONS]
 
 
 __all__ = [
@@ -126,6 +134,7 @@ __all__ = [
     "dpfl",
     "dpsfl",
     "dpsfl_ac",
+    "every_method",
     "explained",
     "fed_smp_rand_k",
     "fed_smp_top_k",

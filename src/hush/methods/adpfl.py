@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adpfl(OneGradient, NoiseBy, ServerStep):
+class Adpfl(ServerStep, OneGradient, NoiseBy):
     """Settings of `adpfl`."""
 
     factor: float = setting(3.0, "the clip is so many times the norm of past noised averages", within="(0, inf)")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AeDpfl(LocalTraining, ServerStep):
+class AeDpfl(ServerStep, LocalTraining):
     """Settings of `ae-dpfl`."""
 
     queries: int = setting(2000, "the most public examples that are voted on", within="[1, inf)")

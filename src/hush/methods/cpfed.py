@@ -24,14 +24,14 @@ _CLAIM = "whether the paper's claim counts on a secure sum; what is proved is th
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cpfed(RecordSteps, ServerStep):
+class Cpfed(ServerStep, RecordSteps):
     """Settings of `cpfed`."""
 
     secure_sum: bool = setting(True, _CLAIM)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpSgd(Records, ServerStep):
+class DpSgd(ServerStep, Records):
     """Settings of `dp-sgd`: one step a round."""
 
     secure_sum: bool = setting(True, _CLAIM)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CpfedOutput(Noised, LocalTraining, ServerStep):
+class CpfedOutput(ServerStep, Noised, LocalTraining):
     """Settings of `cpfed-output`."""
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CpSgd(LocalSteps, ServerStep):
+class CpSgd(ServerStep, LocalSteps):
     """Settings of `cpsgd`; the coarser the grid, 2 most/(levels - 1), the fewer trials and bits it takes."""
 
     levels: int = setting(255, "how many levels a coordinate has in [-most, most]", within="[3, 2147483648]")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpFed(RecordSteps, ServerStep):
+class DpFed(ServerStep, RecordSteps):
     """Settings of `dp-fed`."""
 
     clip: float | None = RecordSteps.redefined(  # type: ignore[assignment]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpFedAvg(Masked, Clipped, ServerStep):
+class DpFedAvg(ServerStep, Masked, Clipped):
     """Settings of `dp-fedavg`."""
 
     noise_on: str = setting("all", "all: noise on the kept coordinates alone is refused, for it has no proof")

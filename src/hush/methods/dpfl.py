@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dpfl(OneGradient, NoiseBy, ServerStep):
+class Dpfl(ServerStep, OneGradient, NoiseBy):
     """Settings of `dpfl`."""
 
     server: str = ServerStep.redefined("server", "momentum")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSmpRandK(Ratio, Clipped, ServerStep):
+class FedSmpRandK(ServerStep, Ratio, Clipped):
     """Settings of `fed-smp-rand-k`."""
 
 

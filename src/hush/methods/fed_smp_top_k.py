@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSmpTopK(PublicMask, Clipped, ServerStep):
+class FedSmpTopK(ServerStep, PublicMask, Clipped):
     """Settings of `fed-smp-top-k`."""
 
 

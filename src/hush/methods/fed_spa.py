@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSpa(Ratio, RecordSteps, ServerStep):
+class FedSpa(ServerStep, Ratio, RecordSteps):
     """Settings of `fed-spa`."""
 
     server: str = ServerStep.redefined("server", "fed-spa")

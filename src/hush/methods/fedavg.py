@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Masked, ServerStep):
+class FedAvg(ServerStep, Masked):
     """Settings of `fedavg`."""
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgRandK(Ratio, LocalTraining, ServerStep):
+class FedAvgRandK(ServerStep, Ratio, LocalTraining):
     """Settings of `fedavg-rand-k`."""
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgTopK(PublicMask, LocalTraining, ServerStep):
+class FedAvgTopK(ServerStep, PublicMask, LocalTraining):
     """Settings of `fedavg-top-k`."""
 
 

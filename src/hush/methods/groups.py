@@ -1,7 +1,7 @@
 """Settings that several methods share, in groups that a method's own settings include. No torch here.
 
 @dataclass(frozen=True, kw_only=True)
-class FedSoft(Clipped, ServerStep):
+class FedSoft(ServerStep, Clipped):
     softness: float = setting(0.5, "how much of what the clip would cut is kept", within="[0, 1)")
 """
 
@@ -278,7 +278,7 @@ class NoiseBy(Noised):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeNumbers(Masked, Clipped, ServerStep):
+class WholeNumbers(ServerStep, Masked, Clipped):
     """What a secure sum can add up: whole numbers of b bits, under whole noise."""
 
     bits: int = setting(16, "bits of an entry, and of the sum", within="[4, 48]")

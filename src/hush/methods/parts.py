@@ -43,7 +43,9 @@ COMBINATIONS = {
 
 def split(name: str) -> tuple[str, dict[str, Any]]:
     """A name's method, and what its other parts set."""
-    base, *parts = name.split("+")
+    place, mark, rest = name.rpartition(".py:")  # a path may hold a '+', too
+    base, *parts = rest.split("+")
+    base = f"{place}{mark}{base}"
     settings: dict[str, Any] = {}
     for part in parts:
         for key, value in pick(PARTS, part, f"part of the name {name}, after a '+':").settings.items():

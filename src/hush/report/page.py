@@ -34,6 +34,7 @@ def run_page(result: Result, diagnostics: list[dict[str, Any]]) -> str:
         "<div class=cards>" + "".join(f"<div class=card><b>{a}</b><span>{b}</span></div>" for a, b in cards) + "</div>",
         "<h2>Privacy</h2>" + _privacy(result),
         "<h2>Course of the run</h2>" + _pictures(result, diagnostics),
+        "<h2>Settings</h2>" + _settings(result.configuration),
         "<h2>Figures</h2>" + _table(result.to_dict()),
     ]
     title = html.escape(f"{result.method} on {result.data}")
@@ -120,6 +121,13 @@ def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
         return "<div class=pictures>" + "".join(as_svg(p) for p in pictures) + "</div>" + (warning if diagnostics else "")
     except ImportError:
         return "<p>Pictures need matplotlib: <code>pip install 'hush-fl[plots]'</code>.</p>"
+
+
+def _settings(configuration: dict[str, Any]) -> str:
+    """The run as it was resolved: the method's own settings, and what was said of the run besides."""
+    run = dict(configuration.get("run", {}))
+    own = run.pop("set", {})
+    return f"<p>Of the method:</p>{_table(own)}<p>Of the run:</p>{_table(run)}"
 
 
 def _table(values: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import torch
 from hush.errors import UsageError
 from hush.local.remembered import remembered
 from hush.names import pick
+from hush.plugins import shown as without_place
 from hush.random import derive
 from hush.tasks.catalogue import dataset
 from hush.tasks.deal import EVALUATIONS, deal, fewer
@@ -85,6 +86,6 @@ def load_task(
         notes=(f"partition: {split}", *dealt.notes, *note, *told),
         caveats=(*dealt.caveats, *((_PUBLIC_START,) if name == "public" else ())),
         of_clients=dealt.of_clients,
-        model_name=model or entry.model,
+        model_name=without_place(model or entry.model),
         drawn=remembered(whole.state_dict()),
     )

@@ -198,6 +198,8 @@ class Asked:
     def best_toml(self, settings: dict[str, Any]) -> str:
         """A file that `hush run --config` runs."""
         config = self.config_with(settings)
+        resolved = resolve(config).config.set  # numbers, where they were typed as text
+        config = replace(config, set={key: resolved[key] for key in config.set})
         if self.experiment.budget is not None and config.epsilon is None:
             config = replace(config, epsilon=self.experiment.budget.epsilon)
         return config.to_toml()

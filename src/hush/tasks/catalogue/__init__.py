@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hush.errors import UsageError
 from hush.names import pick
+from hush.plugins import installed
 from hush.tasks.catalogue.images import CIFAR10, CIFAR100, DIGITS, EMNIST, FASHION_MNIST, MNIST, SVHN
 from hush.tasks.catalogue.people import ADULT, FEMNIST, SHAKESPEARE, SHAKESPEARE_TFF
 from hush.tasks.dataset import DataSet
@@ -15,8 +16,13 @@ _ENTRIES = (DIGITS, FASHION_MNIST, MNIST, SVHN, CIFAR10, CIFAR100, EMNIST, FEMNI
 CATALOGUE: dict[str, DataSet] = {entry.name: entry for entry in _ENTRIES}
 
 
+def every_dataset() -> dict[str, DataSet]:
+    """Hush's own, and those that installed packages offer as `hush.data`."""
+    return CATALOGUE | {name: found.value for name, found in installed("hush.data").items()}
+
+
 def dataset(name: str) -> DataSet:
     """An entry by name; a name that ends in .toml is a file that describes a data set of one's own."""
     if name.endswith((".csv", ".parquet", ".safetensors")):
         raise UsageError(f"{name} is a table: describe it in a .toml file (docs/own-task.md shows one) and give that.")
-    return own_dataset(Path(name)) if name.endswith(".toml") else pick(CATALOGUE, name, "data set")
+    return own_dataset(Path(name)) if name.endswith(".toml") else pick(every_dataset(), name, "data set")

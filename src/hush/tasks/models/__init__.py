@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from hush.names import pick
+from hush.plugins import from_file, installed, is_in_file
 from hush.tasks.models.convolutional import (
     afo_cnn,
     ddgauss_cnn,
@@ -41,12 +42,17 @@ MODELS: dict[str, Build] = {
 }
 
 
+def every_model() -> dict[str, Build]:
+    """Hush's own, and those that installed packages offer as `hush.models`."""
+    return MODELS | {name: found.value for name, found in installed("hush.models").items()}
+
+
 def build_model(name: str, shape: torch.Size, classes: int, seed: int) -> nn.Module:
     """A model by name with weights from `seed`, leaving torch's global generator as it was."""
-    build = pick(MODELS, name, "model")
+    build = from_file(name).value if is_in_file(name) else pick(every_model(), name, "model")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(shape, classes)
 
 
-__all__ = ["MODELS", "Build", "Lstm", "Pixels", "build_model", "fed_smp_cnn", "logistic", "mlp", "on_pixels"]
+__all__ = ["MODELS", "Build", "Lstm", "Pixels", "build_model", "every_model", "fed_smp_cnn", "logistic", "mlp", "on_pixels"]

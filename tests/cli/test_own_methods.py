@@ -1,0 +1,140 @@
+"""A method of one's own, in one file or in a package: run, compared, tuned, audited and certified like any other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hush import plugins
+
+from .test_cli import hush
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_method.py"
+SMALL = ["--clients", "40", "--cohort", "10", "--rounds", "2"]
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLE, tmp_path / "mine.py")
+    return "mine.py:fed_soft"
+
+
+def test_its_setting_is_explained_set_checked_and_kept(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = hush(capsys, "methods", mine, "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert {"key": "softness", "default": "0.5", "meaning": "how soon updates are shortened; near 0 only the clip does"} in told[
+        "settings"
+    ]
+    assert told["unit"] == "client"
+    code, out, err = hush(capsys, "run", mine, *SMALL, "--set", "softness=0.3", "--out", "r")
+    assert code == 0, err
+    (run,) = json.loads((tmp_path / "r" / "config.json").read_text())["runs"]
+    assert run["set"]["softness"] == 0.3
+    certificate = json.loads((tmp_path / "r" / "certificate.json").read_text())
+    assert certificate["configuration"]["run"]["method"] == "mine.py:fed_soft"
+    assert certificate["configuration"]["run"]["code"].startswith("mine.py sha256 ")
+    first = certificate["configuration"]["pipeline"][0]
+    assert first["kind"].endswith(".SoftClip")
+    assert (first["norm"], first["softness"]) == (1.0, 0.3)
+    assert "softness" in (tmp_path / "r" / "report.html").read_text()
+    for wrong, said in (
+        ("softnes=1", "did you mean 'softness'"),
+        ("softness=7", "must lie in [0, 1]"),
+        ("kappa=1", "kappa goes with server=adam"),
+    ):
+        code, out, err = hush(capsys, "run", mine, *SMALL, "--set", wrong)
+        assert code == 2, err
+        assert said in err
+
+
+def test_a_certificate_follows_its_file(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = hush(capsys, "run", mine, *SMALL, "--out", "r")
+    assert code == 0, err
+    code, out, err = hush(capsys, "certify", "r")
+    assert code == 0, err
+    (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text() + "\n# changed\n")
+    code, out, err = hush(capsys, "certify", "r")
+    assert code != 0
+    code, out, err = hush(capsys, "run", "--resume", "r")
+    assert code == 2, err
+    assert "code has changed" in err
+
+
+def test_it_is_compared_and_tuned(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = hush(capsys, "compare", "fedavg", mine, *SMALL, "--set", "softness=0.2", "--out", "c", "--json")
+    assert code == 0, err
+    assert [row["method"] for row in json.loads(out)["methods"]] == ["fedavg", "mine.py:fed_soft"]
+    assert "softness means nothing to fedavg" in err
+    code, out, err = hush(capsys, "tune", mine, *SMALL, "--search", "softness=0:1", "--trials", "2", "--out", "t", "--json")
+    assert code == 0, err
+    assert 0 <= json.loads(out)["best"]["softness"] <= 1
+    code, out, err = hush(capsys, "compare", "fedavg", "dp-fedavg", "--set", "softness=0.2")
+    assert code == 2, err
+    code, out, err = hush(capsys, "compare", "fedavg", "dp-fedavg", "--set", "kappa=0.2")
+    assert code == 2, err
+    assert "kappa goes with server=adam" in err
+
+
+def test_it_is_audited(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = hush(capsys, "audit", mine, "--no-training", "--out", "a", "--json")
+    assert code == 0, err
+    assert json.loads(out)["passed"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mine.py:fed_hard", "has nothing called 'fed_hard'"),
+        ("mine.py:SoftClip", "is no method"),
+        ("nowhere.py:fed_soft", "cannot be read"),
+        ("broken.py:fed_soft", "cannot be imported: ZeroDivisionError"),
+        ("mine.py:fed_soft+sketch", "has no setting 'mask'"),
+    ],
+)
+def test_names_that_lead_nowhere(mine: str, name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    code, out, err = hush(capsys, "run", name)
+    assert code == 2, err
+    assert said in err
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An installed package with entry points, as pip would leave it."""
+    site = tmp_path / "site"
+    (site / "soft_package-1.2.dist-info").mkdir(parents=True)
+    shutil.copy(EXAMPLE, site / "soft_package.py")
+    network = "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(shape.numel(), classes))"
+    more = f"\n\ndef tiny(shape, classes):\n    return {network}\n"
+    (site / "soft_package.py").write_text((site / "soft_package.py").read_text() + more)
+    info = site / "soft_package-1.2.dist-info"
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: soft-package\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(
+        "[hush.methods]\nfed-soft = soft_package:fed_soft\n[hush.models]\ntiny = soft_package:tiny\n"
+    )
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.chdir(tmp_path)
+    plugins.installed.cache_clear()
+    yield
+    plugins.installed.cache_clear()
+    sys.modules.pop("soft_package", None)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_package_offers_methods_and_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = hush(capsys, "methods", "--json")
+    assert code == 0, err
+    assert "fed-soft" in {row["name"] for row in json.loads(out)["methods"]}
+    code, out, err = hush(capsys, "run", "fed-soft+blur", *SMALL, "--model", "tiny", "--out", "r")
+    assert code == 0, err
+    run = json.loads((tmp_path / "r" / "certificate.json").read_text())["configuration"]["run"]
+    assert (run["method"], run["model"], run["code"]) == ("fed-soft+blur", "tiny", "soft-package 1.2; soft-package 1.2")
+    code, out, err = hush(capsys, "certify", "r")
+    assert code == 0, err
