@@ -345,7 +345,7 @@ def test_default_spaces_hold_what_is_in_use(method: str, settings: dict[str, str
 def test_a_rand_k_search_starts_from_that_ratio() -> None:
     spec = RunConfig(method="fed-smp-rand-k", model="logistic", clients=60, cohort=60, rounds=5, epsilon=1.0)
     asked = Asked.of(spec, ["ratio=auto", "lr=0.01:1:log"], "private", False)
-    noise = asked.begin({}).plan.noise_multiplier  # type: ignore[union-attr]
+    noise = asked.begin({}).privacy.plan.noise_multiplier  # type: ignore[union-attr]
     examples, batch, epochs = asked.task.enrolled.total, 4, 5  # as digits has them
     steps = epochs * math.ceil(examples / 60 / batch)  # type: ignore[operator]
     assert asked.first() == {"ratio": pytest.approx(best_ratio(0.1, steps, 60, 650, 1.0, noise)), "lr": 0.1}

@@ -100,7 +100,7 @@ class RunConfig(Settings):
         if not isinstance(own, Mapping):
             raise UsageError(f"[set]{of} must be a table of key = value.")
         plain = {key: value for key, value in given.items() if key != "set"}
-        return cls(**cls.converted(plain), set=dict(own))
+        return cls(**cls.converted(plain, of), set=dict(own))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `read` is the inverse."""
@@ -154,5 +154,7 @@ def runs_of(folder: RunDir) -> list[RunConfig]:
     """The runs that a folder's `config.json` describes, every default filled in."""
     value = folder.read_json("config.json")
     if not isinstance(value, dict) or value.get("format") != CONFIG_FORMAT or not isinstance(value.get("runs"), list):
-        raise DataError(f"{folder.path / 'config.json'} is not what this version of Hush writes: start the run again.")
+        raise DataError(
+            f"{folder.path / 'config.json'} is not what a run of Hush writes, or is of another version: start it again."
+        )
     return [RunConfig.read(run, f" in {folder.path / 'config.json'}") for run in value["runs"]]

@@ -138,10 +138,10 @@ class Settings:
         return own
 
     @classmethod
-    def converted(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of the right kind and in their ranges."""
+    def converted(cls, given: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+        """Values of the right kind and in their ranges; `where` they stand, as ' in run.toml'."""
         known, kinds = _known(cls), _kinds(cls)
-        return {key: checked(key, value, kinds[key], known[key]) for key, value in given.items()}
+        return {key: checked(f"{key}{where}", value, kinds[key], known[key]) for key, value in given.items()}
 
     def refuse_idle(self, key: str) -> None:
         """A setting that does nothing beside the others is a slip."""

@@ -233,7 +233,7 @@ BAD = {
     "run dp-fedavg --noise 1 --set noise=2": "not both",
     "run --participations 2": "goes with --sampling bounded",
     "run --partition dirichlet": "dirichlet needs a positive number",
-    "run dp-fedavg --set ratio=0.1": "ratio goes with a mask: give mask=rand-k or",
+    "run dp-fedavg --set ratio=0.1": "ratio goes with mask=rand-k or",
     "run --delta 0": "delta must lie between",
     "run --cohort 0": "cohort of 0",
     "epsilon --noise 0.01 --cohort 100 --clients 6000 --rounds 1 --sampling fixed --relation replace-one": "Raise the noise",

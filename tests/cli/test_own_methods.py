@@ -57,12 +57,12 @@ def test_its_setting_is_explained_set_checked_and_kept(mine: str, tmp_path: Path
 def test_a_certificate_follows_its_file(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = hush(capsys, "run", mine, *SMALL, "--out", "r")
     assert code == 0, err
-    code, out, err = hush(capsys, "certify", "r")
+    code, _, err = hush(capsys, "certify", "r")
     assert code == 0, err
     (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text() + "\n# changed\n")
-    code, out, err = hush(capsys, "certify", "r")
+    code, _, _ = hush(capsys, "certify", "r")
     assert code != 0
-    code, out, err = hush(capsys, "run", "--resume", "r")
+    code, _, err = hush(capsys, "run", "--resume", "r")
     assert code == 2, err
     assert "code has changed" in err
 
@@ -100,7 +100,7 @@ def test_it_is_audited(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_names_that_lead_nowhere(mine: str, name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "broken.py").write_text("1 / 0\n")
-    code, out, err = hush(capsys, "run", name)
+    code, _, err = hush(capsys, "run", name)
     assert code == 2, err
     assert said in err
 

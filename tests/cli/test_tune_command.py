@@ -44,7 +44,7 @@ def test_tune_prints_one_json_object_and_its_best_runs(capsys: pytest.CaptureFix
     run = json.loads(out)
     assert (run["epsilon"], run["delta"], run["clip"]) == (value["epsilon"], value["delta"], value["best"]["clip"])
     certificate = json.loads((tmp_path / "r" / "certificate.json").read_text())
-    assert str(value["best"]["lr"]) in certificate["configuration"]["local"]
+    assert certificate["configuration"]["local"]["lr"] == value["best"]["lr"]
 
 
 def test_an_interrupted_search_says_what_it_found_and_goes_on(
@@ -95,7 +95,7 @@ def test_trials_on_public_examples_touch_no_client(capsys: pytest.CaptureFixture
     assert value["tuning_epsilon"] == 0
     assert value["epsilon"] == pytest.approx(4, rel=1e-2)  # of the run that follows, on the clients
     for run in seen:
-        assert sum(len(part.x) for part in (run.train, run.validation, run.server.public)) <= 300
+        assert sum(len(part.x) for part in (run.data.train, run.data.validation, run.data.server.public)) <= 300
         assert run.ledger is None
     best = tomllib.loads((tmp_path / "t" / "best.toml").read_text())
     assert best["public"] == 300  # the run after it must not train on what was chosen by

@@ -100,7 +100,8 @@ def test_amortised_masks_need_everybody_and_a_round_is_paid_before_it_begins() -
     amortised = SecureSum(masks="amortised")
     with pytest.raises(UsageError, match="in vain"):
         set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), dropout=0.3, secure_sum=amortised)
-    run = replace(set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), secure_sum=amortised), dropout=0.9)
+    run = set_up(methods.cpfed_output(noise=1.0), cohort=FixedSize(12), secure_sum=amortised)
+    run = replace(run, config=replace(run.config, dropout=0.9))
     now, _ = simulation.start(run, None)
     now, record, _ = play_round(run, now)
     assert "are missing" in record["broke_off"]
@@ -184,8 +185,8 @@ def test_secret_participation_asks_everybody_and_is_amplified() -> None:
     assert run.privacy.federation is not None
     assert run.privacy.federation.terms.smallest == 12
     everyone = set_up(methods.dp_fedavg(noise=1.0), cohort=FixedSize(12), rounds=3)
-    assert everyone.plan is not None
-    assert hush.account(run.privacy.plan, 1e-3).epsilon < 0.8 * hush.account(everyone.plan, 1e-3).epsilon
+    assert everyone.privacy.plan is not None
+    assert hush.account(run.privacy.plan, 1e-3).epsilon < 0.8 * hush.account(everyone.privacy.plan, 1e-3).epsilon
     now, _ = simulation.start(run, None)
     now, _, _ = play_round(run, now)
     message = run.method.uplink(run.data.learner.dim)

@@ -380,7 +380,7 @@ def test_no_two_runs_share_noise_but_those_without_a_guarantee() -> None:
     std = 50.0 / len(SIZES)
     for a, b in ((first, again), (first, other)):
         assert 0.7 < float((weights(a) - weights(b)).norm()) / (std * math.sqrt(2 * 53)) < 1.4
-    assert len({run.identity.run_id for run in (first, again, other)}) == 3
+    assert len({run.run_id for run in (first, again, other)}) == 3
     seeded, repeated, elsewhere = (released(noise_seed=seed) for seed in (7, 7, 8))
     assert torch.equal(weights(seeded), weights(repeated))
     assert not torch.equal(weights(seeded), weights(elsewhere))
@@ -469,7 +469,7 @@ def test_bounded_participation_says_when_nobody_is_left() -> None:
 
 
 def test_misspelt_settings_are_refused_in_python_too() -> None:
-    with pytest.raises(UsageError, match="no setting 'lrr'"):
+    with pytest.raises(UsageError, match="no setting of dp-fedavg 'lrr'"):
         methods.dp_fedavg(lrr=0.1)  # type: ignore[call-arg]
     with pytest.raises(UsageError, match="out="):
         hush.simulate(methods.fedavg(), make_task(), rounds=1, resume=True)
@@ -536,13 +536,13 @@ def test_memory_bounds_the_chunk_not_the_cohort() -> None:
     assert chunk_size(learner, local, train.x, train.y, 1) == 1
     sizes = []
     monitor = simulation.set_up(methods.fedavg(batch_size=4), task, rounds=1, cohort=10, memory="20kB")
-    original = monitor.learner.gradients
+    original = monitor.data.learner.gradients
 
     def counting(params: torch.Tensor, *rest: torch.Tensor) -> Any:
         sizes.append(len(rest[0]))
         return original(params, *rest)
 
-    monitor.learner.gradients = counting  # type: ignore[method-assign]
+    monitor.data.learner.gradients = counting  # type: ignore[method-assign]
     simulation.train(monitor)
     assert 1 <= max(sizes) == monitor.chunk < 10
 

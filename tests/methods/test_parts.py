@@ -73,7 +73,7 @@ def test_what_does_not_go_together_is_refused() -> None:
         methods.build("fed-spa+lus")
     with pytest.raises(UsageError, match="ratio goes with mask="):
         methods.dp_fedavg(ratio=0.1)
-    with pytest.raises(UsageError, match="explore goes with a mask: give mask=free"):
+    with pytest.raises(UsageError, match="explore goes with mask=free"):
         methods.build("dp-fedavg+rand-k", explore=0.1)
     with pytest.raises(UsageError, match="which shall it be"):
         methods.build("dp-fedavg+free-mask", mask="top-k")

@@ -116,7 +116,7 @@ def test_fed_spa_as_written_takes_its_threshold_from_the_data() -> None:
     result = train(method)
     assert result.clip is not None
     assert 0 < result.clip < 100
-    assert "L2Clip" in result.configuration["local"]
+    assert result.configuration["local"]["clip"]["kind"] == "L2Clip"
     given = methods.fed_spa(mode="paper", noise=3.0, clip=0.7)
     assert train(given).clip == 0.7
 

@@ -281,5 +281,5 @@ class NoiseBy(Noised):
 class WholeNumbers(ServerStep, Masked, Clipped):
     """What a secure sum can add up: whole numbers of b bits, under whole noise."""
 
-    bits: int = setting(16, "bits of an entry, and of the sum", within="[4, 48]")
+    bits: int = setting(16, "bits of an entry, and of the sum")
     shares: bool = setting(False, "every client adds a share of the noise: then the server is covered, and nothing is amplified")
