@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hush.core import Bound, Public, Round, Transform
+from hush.core import Bound, Method, Public, Round, Transform, chain
 from hush.methods import method
 from hush.methods.groups import Clipped, ServerStep
-from hush.methods.stations import Clip, Gaussian, Method, chain, local_training, server_step
+from hush.methods.stations import local_training, server_step
 from hush.settings import setting
+from hush.transforms import Clip, Gaussian
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class SoftClip(Transform):
 class FedSoft(ServerStep, Clipped):
     """Settings of `fed-soft`: those of local training, clip, noise and server step, and one of its own."""
 
-    softness: float = setting(0.5, "how soon updates are shortened; near 0 only the clip does", within="[0, 1]")
+    softness: float = setting(0.5, "how soon updates are shortened; near 0 only the clip does", "[0, 1]")
 
 
 @method("fed-soft", FedSoft)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
-
 from hush.errors import UsageError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # no torch at import: settings and configurations do without
+    from torch import Tensor
+
     from hush.local.flat import FlatModel
     from hush.own import OwnSecrets
     from hush.privacy.theorems import Claim
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hush.secret import Secret
     from hush.settings import Settings
 
-State = Mapping[str, Tensor]
+State = Mapping[str, "Tensor"]
 """What a station carries from round to round: named tensors, so that every state can be written to disk."""
 
 Public = Any

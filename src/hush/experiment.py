@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -155,17 +155,20 @@ def _chosen(asked: RunConfig, entry: DataSet, kind: type[Settings]) -> dict[str,
     given = dict(asked.set)
     if asked.noise is not None and "noise" in kind.known():
         given["noise"] = asked.noise
-    suggested = dict(entry.record_settings if protects_records(asked.method) else entry.settings) if kind.follows_data else {}
+    suggested = _suggested(asked, entry, kind, given.keys()) if kind.follows_data else {}
+    taken = methods.taken(asked.method, suggested | given)
+    return {key: value for key, value in taken.items() if key in suggested} | given
+
+
+def _suggested(asked: RunConfig, entry: DataSet, kind: type[Settings], given: Set[str]) -> dict[str, Any]:
+    """What the data set suggests, where neither the user nor the method itself says otherwise."""
+    suggested = dict(entry.record_settings if protects_records(asked.method) else entry.settings)
     every = {name: None for recipe in methods.every_method().values() for name in recipe.settings.known()}
     for key in suggested:  # what this method does not take is for others; what none takes is a slip
         pick(every, key, f"setting of {asked.data}")
-    own = {key for key, known in kind.known().items() if known.own}
-    for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
-        if one in given or one in own:
-            suggested.pop(other, None)
-    suggested = {key: value for key, value in suggested.items() if key not in own}
-    taken = methods.taken(asked.method, suggested | given)
-    return {key: value for key, value in taken.items() if key in suggested} | given
+    said = given | {key for key, known in kind.known().items() if known.own}
+    instead = {"local_steps": "local_epochs", "local_epochs": "local_steps"}
+    return {key: value for key, value in suggested.items() if key not in said and instead.get(key) not in said}
 
 
 def protects_records(method: str) -> bool:

@@ -19,6 +19,8 @@ from hush.errors import UsageError
 from hush.names import pick
 
 _HOME = "hush"
+POSITIVE, NOT_NEGATIVE, COUNT, SHARE = "(0, inf)", "[0, inf)", "[1, inf)", "[0, 1)"
+"""Intervals that many settings lie in."""
 
 
 class When(NamedTuple):
@@ -81,7 +83,7 @@ class Setting:
     unset: str = "none"
     """What happens where it is None."""
     keeps_plan: bool = False
-    """Whether what is proved is the same for all its values, at the same noise multiplier."""
+    """Of one that is `free`."""
     search: Callable[[Any, str], Span | None] | None = None
     """Where `hush tune` looks by default."""
     own: bool = False
@@ -90,11 +92,16 @@ class Setting:
     """How it is typed, where that is not its name."""
 
 
-def setting(default: Any, help: str, **more: Any) -> Any:
+def setting(default: Any, help: str, within: str = "", **more: Any) -> Any:
     """A field of a settings class; `Setting` says what else it may have."""
     when = more.pop("when", ())
-    known = Setting(help, when=(when,) if isinstance(when, When) else when, **more)
+    known = Setting(help, within, when=(when,) if isinstance(when, When) else when, **more)
     return field(default=default, metadata={_HOME: known})
+
+
+def free(default: Any, help: str, within: str = "", **more: Any) -> Any:
+    """A setting that is free to choose: what is proved is the same for all its values, at the same noise multiplier."""
+    return setting(default, help, within, keeps_plan=True, **more)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ def test_its_setting_is_explained_set_checked_and_kept(mine: str, tmp_path: Path
 
 
 def test_a_certificate_follows_its_file(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = hush(capsys, "run", mine, *SMALL, "--out", "r")
+    code, _, err = hush(capsys, "run", mine, *SMALL, "--out", "r")
     assert code == 0, err
     code, _, err = hush(capsys, "certify", "r")
     assert code == 0, err

@@ -96,7 +96,7 @@ def test_trials_on_public_examples_touch_no_client(capsys: pytest.CaptureFixture
     assert value["epsilon"] == pytest.approx(4, rel=1e-2)  # of the run that follows, on the clients
     for run in seen:
         assert sum(len(part.x) for part in (run.data.train, run.data.validation, run.data.server.public)) <= 300
-        assert run.ledger is None
+        assert run.config.ledger is None
     best = tomllib.loads((tmp_path / "t" / "best.toml").read_text())
     assert best["public"] == 300  # the run after it must not train on what was chosen by
 

@@ -57,27 +57,18 @@ class RunFlags:
         """The run that was asked for: the file, and then the flags."""
         if self.seeds < 1:
             raise UsageError(f"seeds must be at least 1, not {self.seeds}.")
+        where = f" in {self.config}" if self.config else ""
         values = read_toml(self.config) if self.config is not None else {}
         own = values.pop("set", {})
         if not isinstance(own, dict):
-            raise UsageError(f"[set] in {self.config} must be a table of key = value.")
+            raise UsageError(f"[set]{where} must be a table of key = value.")
         own = own | parse_settings(self.set or [])
         typed = self.values | ({} if method is None else {"method": method})
         if {"noise", "epsilon"} & typed.keys():  # a flag wins over the file, also where it says the same otherwise
             values = {key: value for key, value in values.items() if key not in ("noise", "epsilon")}
         values |= typed
-        mine = settings_of(values.get("method", RunConfig().method)).keys() - {"noise"}
-        for key in [key for key in own if key in RunConfig.known() and key not in mine]:  # --set validation=0 means --validation 0
-            if key in typed:
-                raise UsageError(f"Give --{key.replace('_', '-')} or --set {key}=..., not both.")
-            values[key] = own.pop(key)
-        for key in ("method", "model"):
-            if is_in_file(values.get(key) or ""):
-                values[key] = absolute(values[key])
-        for key, is_file in (("ledger", bool), ("data", lambda name: str(name).endswith(".toml"))):
-            if is_file(values.get(key)):  # a run that is resumed from elsewhere must find the same one
-                values[key] = str(Path(values[key]).resolve())
-        return RunConfig.read(values | {"set": own}, f" in {self.config}" if self.config else "")
+        _move_what_is_of_the_run(own, values, typed)
+        return RunConfig.read(_found_from_elsewhere(values) | {"set": own}, where)
 
     def asked_of_each(self, names: list[str]) -> tuple[list[RunConfig], list[str]]:
         """One run for each method; a setting goes to those that use it, at least one, and the others are told of."""
@@ -95,6 +86,27 @@ class RunFlags:
             if without:
                 notes.append(f"{key} means nothing to {', '.join(without)}")
         return each, notes
+
+
+def _move_what_is_of_the_run(own: dict[str, Any], values: dict[str, Any], typed: dict[str, Any]) -> None:
+    """`--set validation=0` says the same as `--validation 0`, unless the method has a setting of that name."""
+    mine = settings_of(values.get("method", RunConfig().method)).keys() - {"noise"}
+    for key in [key for key in own if key in RunConfig.known() and key not in mine]:
+        if key in typed:
+            raise UsageError(f"Give --{key.replace('_', '-')} or --set {key}=..., not both.")
+        values[key] = own.pop(key)
+
+
+def _found_from_elsewhere(values: dict[str, Any]) -> dict[str, Any]:
+    """Files with their whole path: a run may be resumed from another folder."""
+    found = dict(values)
+    for key in ("method", "model"):
+        if is_in_file(str(found.get(key, ""))):
+            found[key] = absolute(found[key])
+    for key, is_file in (("ledger", True), ("data", str(found.get("data", "")).endswith(".toml"))):
+        if found.get(key) and is_file:
+            found[key] = str(Path(found[key]).resolve())
+    return found
 
 
 def takes_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -19,7 +19,7 @@ from hush.local.per_example import L2Clip
 from hush.plain import plain
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import UNPROTECTED, RunAccount
-from hush.privacy.settle import as_charged, certify, claim_without_proof
+from hush.privacy.settle import as_charged, certify, claim_without_proof, figures_of
 from hush.privacy.vocabulary import Enrolled, Plan
 from hush.secagg.terms import Terms
 from hush.transforms import AdaptiveClip, Clip, HistoryClip
@@ -96,11 +96,7 @@ def _proved(run: Run, now: Snapshot, account: RunAccount | None) -> dict[str, An
     claim = proof.claim if proof else None
     if privacy.refused is not None:
         claim = claim_without_proof(run.method, run.cohort, privacy.enrolled, now.round, privacy.delta)
-    told: dict[str, Any] = dict.fromkeys(("epsilon", "delta", "unit", "relation", "view"))
-    if proof is not None:
-        told = {key: value for key, value in proof.guarantee.to_dict().items() if key in told}
-    return told | {
-        "epsilon_server": proof.server.epsilon if proof and proof.server else None,
+    return figures_of(proof) | {
         "claimed_epsilon": claim.epsilon if claim else None,
         "noise_multiplier": privacy.plan.noise_multiplier if privacy.plan else None,
         "noise_mode": None if privacy.plan is None else "secure" if privacy.plan.secure else "fast",

@@ -19,7 +19,7 @@ from hush.errors import UsageError
 from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
-from hush.privacy.settle import certify, settle_privacy
+from hush.privacy.settle import certify, figures_of, settle_privacy
 from hush.random import keys_of
 from hush.secagg.terms import Terms
 from hush.secret import Secret
@@ -46,8 +46,8 @@ def estimate(config: RunConfig, method: Method, task: Task, cohort: Cohort, term
     up, down = (0, 0) if terms is None else (beside_the_vector(terms), letters_of(terms))
     plan = settled.plan
     proof = certify(plan.first(rounds) if plan is not None else None, settled.delta, method)
-    guarantee = proof.guarantee if proof else None
-    return {
+    proved = {key: value for key, value in figures_of(proof).items() if key not in ("unit", "relation", "view")}
+    return proved | {
         "method": method.name,
         "data": task.name,
         "model": task.model_name,
@@ -55,11 +55,7 @@ def estimate(config: RunConfig, method: Method, task: Task, cohort: Cohort, term
         "cohort": cohort.size,
         "rounds": rounds,
         "parameters": dim,
-        "epsilon": guarantee.epsilon if guarantee else None,
-        "epsilon_server": proof.server.epsilon if proof and proof.server else None,
-        "delta": guarantee.delta if guarantee else None,
-        "warnings": list(guarantee.warnings) if guarantee else [],
-        "claimed_epsilon": proof.claim.epsilon if proof and proof.claim else None,
+        "warnings": list(proof.guarantee.warnings) if proof else [],
         "noise_multiplier": plan.noise_multiplier if plan else None,
         "uplink_bytes_per_client": times * (method.uplink(dim).bytes + up),
         "downlink_bytes_per_client": method.downloads(dim, rounds, times) + times * down,

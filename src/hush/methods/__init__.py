@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hush import plugins
+from hush.core import Method
 from hush.errors import UsageError
 from hush.methods.adpfl import adpfl
 from hush.methods.ae_dpfl import ae_dpfl
@@ -33,9 +34,6 @@ from hush.methods.recipe import Recipe, method
 from hush.methods.skellam import skellam
 from hush.names import pick
 from hush.settings import word
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 METHODS: dict[str, Recipe[Any]] = {
     recipe.name: recipe

@@ -12,23 +12,20 @@ proof: `history=local` is refused. The rule for C, its factor and memory are our
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.errors import NoGuarantee
 from hush.methods.groups import NoiseBy, OneGradient, ServerStep
 from hush.methods.recipe import method
-from hush.settings import setting
-
-if TYPE_CHECKING:
-    from hush.core import Method
+from hush.settings import POSITIVE, SHARE, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adpfl(ServerStep, OneGradient, NoiseBy):
     """Settings of `adpfl`."""
 
-    factor: float = setting(3.0, "the clip is so many times the norm of past noised averages", within="(0, inf)")
-    memory: float = setting(0.9, "how slowly that norm follows", within="[0, 1)")
+    factor: float = setting(3.0, "the clip is so many times the norm of past noised averages", POSITIVE)
+    memory: float = setting(0.9, "how slowly that norm follows", SHARE)
     history: str = setting(
         "global",
         "global; a clip that follows a client's own past (local) is refused, for it has no proof",
@@ -41,7 +38,8 @@ class Adpfl(ServerStep, OneGradient, NoiseBy):
 @method("adpfl", Adpfl)
 def adpfl(s: Adpfl) -> Method:
     """DPFL whose clip, and with it the noise, follows the norm of past noised averages."""
-    from hush.methods.stations import HistoryClip, Method, chain, local_training, noise_by, server_step
+    from hush.methods.stations import local_training, noise_by, server_step
+    from hush.transforms import HistoryClip
 
     if s.history == "local":
         raise NoGuarantee(

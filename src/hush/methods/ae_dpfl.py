@@ -11,34 +11,33 @@ Answers that depend on the margin of the true votes are not offered: their priva
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import LocalTraining, Noised, ServerStep
 from hush.methods.recipe import method
-from hush.settings import setting
-
-if TYPE_CHECKING:
-    from hush.core import Method
+from hush.settings import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class AeDpfl(ServerStep, LocalTraining):
     """Settings of `ae-dpfl`."""
 
-    queries: int = setting(2000, "the most public examples that are voted on", within="[1, inf)")
+    queries: int = setting(2000, "the most public examples that are voted on", COUNT)
     noise: float | None = Noised.redefined("noise", None)
-    vote_memory: float = setting(0.8, "what the votes of the last round weigh against this one's", within="[0, 1)")
-    server_epochs: int = setting(30, "the server's passes over the public examples that were voted on", within="[1, inf)")
-    server_train_lr: float = setting(0.1, "the server's learning rate there", within="(0, inf)")
-    server_batch_size: int = setting(10, "the server's batch there", within="[1, inf)")
-    bits_per_query: int = setting(0, "what a public example costs on the way down; 0: clients have them", within="[0, inf)")
+    vote_memory: float = setting(0.8, "what the votes of the last round weigh against this one's", SHARE)
+    server_epochs: int = setting(30, "the server's passes over the public examples that were voted on", COUNT)
+    server_train_lr: float = setting(0.1, "the server's learning rate there", POSITIVE)
+    server_batch_size: int = setting(10, "the server's batch there", COUNT)
+    bits_per_query: int = setting(0, "what a public example costs on the way down; 0: clients have them", NOT_NEGATIVE)
     local_epochs: int = LocalTraining.redefined("local_epochs", 50, own=True)  # a model that hardly left the server's votes as that
 
 
 @method("ae-dpfl", AeDpfl, rounds=1, everybody=True)
 def ae_dpfl(s: AeDpfl) -> Method:
     """Clients vote on the labels of public examples, at most `queries`; the server learns from the noisy counts."""
-    from hush.methods.stations import Gaussian, Method, Sgd, chain, local_training, server_step
+    from hush.local import Sgd
+    from hush.methods.stations import local_training, server_step
+    from hush.transforms import Gaussian
     from hush.transforms.votes import Votes
 
     training = Sgd(lr=s.server_train_lr, batch_size=s.server_batch_size, epochs=s.server_epochs, momentum=0.5)

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import Records, RecordSteps, ServerStep
 from hush.methods.recipe import method
 from hush.settings import setting
-
-if TYPE_CHECKING:
-    from hush.core import Method
-
 
 _CLAIM = "whether the paper's claim counts on a secure sum; what is proved is the same"
 
@@ -46,7 +42,7 @@ def cpfed(s: Cpfed) -> Method:
 def noisy_steps(name: str, s: Cpfed | DpSgd, steps: int) -> Method:
     """So many of them in a round, proved or as the paper writes them."""
     from hush.local.as_written import CpfedAsWritten
-    from hush.methods.stations import Method, chain, local_dp_sgd, server_step
+    from hush.methods.stations import local_dp_sgd, server_step
     from hush.privacy.claimed import claimed_by_cpfed
 
     local = local_dp_sgd(s, steps)

@@ -8,13 +8,10 @@ A bound on whole clients, and so on their records, too: a replaced record can tu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import LocalTraining, Noised, ServerStep
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +22,7 @@ class CpfedOutput(ServerStep, Noised, LocalTraining):
 @method("cpfed-output", CpfedOutput)
 def cpfed_output(s: CpfedOutput) -> Method:
     """Clip the final update and noise it once, in shares, under a secure sum."""
-    from hush.methods.stations import Clip, Gaussian, Method, chain, local_training, server_step
+    from hush.methods.stations import local_training, server_step
+    from hush.transforms import Clip, Gaussian
 
     return Method("cpfed-output", local_training(s), chain(Clip(s.clip), Gaussian(s.noise, shares=True)), server_step(s))

@@ -8,23 +8,20 @@ Q_k rounds each entry at random to one of k levels s apart. A message is whole n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import LocalSteps, Noised, Records, ServerStep
 from hush.methods.recipe import method
-from hush.settings import setting
-
-if TYPE_CHECKING:
-    from hush.core import Method
+from hush.settings import POSITIVE, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class CpSgd(ServerStep, LocalSteps):
     """Settings of `cpsgd`; the coarser the grid, 2 most/(levels - 1), the fewer trials and bits it takes."""
 
-    levels: int = setting(255, "how many levels a coordinate has in [-most, most]", within="[3, 2147483648]")
+    levels: int = setting(255, "how many levels a coordinate has in [-most, most]", "[3, 2147483648]")
     trials: int | None = setting(None, "fair coins in the noise", unset="from the budget")
-    most: float = setting(0.1, "the largest coordinate", within="(0, inf)")
+    most: float = setting(0.1, "the largest coordinate", POSITIVE)
     rotate: bool = setting(False, "rotate at random before rounding")
     clip: float = Noised.redefined("clip", 1.0)
     batches: str = Records.redefined("batches", "fixed")
@@ -33,7 +30,8 @@ class CpSgd(ServerStep, LocalSteps):
 @method("cpsgd", CpSgd)
 def cpsgd(s: CpSgd) -> Method:
     """Quantised gradients under binomial noise, protecting a client's records; one local step a round."""
-    from hush.methods.stations import Method, Rotate, chain, clipped_step, server_step
+    from hush.methods.stations import clipped_step, server_step
+    from hush.transforms import Rotate
     from hush.transforms.quantize import BinomialMechanism
 
     mechanism = BinomialMechanism(s.levels, s.most, s.trials)

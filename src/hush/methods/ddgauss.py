@@ -10,13 +10,10 @@ Then the server is covered, too, but sees who takes part, so that sampling ampli
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method
 from hush.methods.groups import WholeNumbers
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +24,6 @@ class DdGauss(WholeNumbers):
 @method("ddgauss", DdGauss)
 def ddgauss(s: DdGauss) -> Method:
     """DP-FedAvg in whole numbers of `bits` bits, under discrete Gaussian noise: what a secure sum adds up."""
-    from hush.methods.stations import Method, local_training, on_integers, server_step
+    from hush.methods.stations import local_training, on_integers, server_step
 
     return Method("ddgauss", local_training(s), on_integers("discrete-gaussian", s), server_step(s))

@@ -6,13 +6,10 @@ theta_i <- theta_i - lr (sum_j clip_C(grad l(theta_i, z_j)) + N(0, C^2 z^2)) / B
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import RecordSteps, ServerStep
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +30,7 @@ class DpFed(ServerStep, RecordSteps):
 def dp_fed(s: DpFed) -> Method:
     """FedAvg with noise at every local step, protecting a client's records."""
     from hush.local.as_written import FedSpaAsWritten
-    from hush.methods.stations import Method, chain, local_dp_sgd, server_step
+    from hush.methods.stations import local_dp_sgd, server_step
     from hush.privacy.claimed import claimed_by_fed_spa
 
     local = local_dp_sgd(s, s.local_steps)

@@ -10,15 +10,12 @@ Cohorts are Poisson and the divisor is a constant: dividing by who came, as that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.errors import NoGuarantee
 from hush.methods.groups import Clipped, Masked, ServerStep
 from hush.methods.recipe import method
 from hush.settings import setting
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +28,9 @@ class DpFedAvg(ServerStep, Masked, Clipped):
 @method("dp-fedavg", DpFedAvg)
 def dp_fedavg(s: DpFedAvg) -> Method:
     """Clip every client's update, sum, add noise. `noise=None` is calibrated from the budget."""
-    from hush.methods.stations import Gaussian, Method, chain, clipping, local_training, masking, server_step
+    from hush.methods.stations import clipping, local_training, masking, server_step
     from hush.privacy.claimed import claimed_by_blur_lus, claimed_by_dp_fedavg
+    from hush.transforms import Gaussian
 
     if s.noise_on != "all":
         raise NoGuarantee(

@@ -5,13 +5,9 @@ theta <- theta - (lr/r) sum_i (sum_j clip_C(grad l(theta, z_j)) + N(0, C^2 z^2))
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hush.core import Method
 from hush.methods.cpfed import DpSgd, noisy_steps
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @method("dp-sgd", DpSgd)

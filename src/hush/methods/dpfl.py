@@ -6,13 +6,10 @@ theta <- theta - lr (1/r) (sum_i clip_C(g_i) + N(0, C^2 z^2)),   g_i one stochas
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import NoiseBy, OneGradient, ServerStep
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +23,8 @@ class Dpfl(ServerStep, OneGradient, NoiseBy):
 @method("dpfl", Dpfl)
 def dpfl(s: Dpfl) -> Method:
     """Clip every client's gradient, sum, add noise: DP-FedAvg of one step."""
-    from hush.methods.stations import Clip, Method, chain, local_training, noise_by, server_step
+    from hush.methods.stations import local_training, noise_by, server_step
     from hush.privacy.claimed import claimed_by_dp_fedavg
+    from hush.transforms import Clip
 
     return Method("dpfl", local_training(s), chain(Clip(s.clip), *noise_by(s)), server_step(s), claim=claimed_by_dp_fedavg)

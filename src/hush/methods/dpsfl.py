@@ -10,14 +10,11 @@ clips before and pays for the largest norm that these hashes allow; `clip_in=pap
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import NoiseBy, Sketched
 from hush.methods.recipe import method
 from hush.settings import setting
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +31,10 @@ class Dpsfl(Sketched, NoiseBy):
 @method("dpsfl", Dpsfl)
 def dpsfl(s: Dpsfl) -> Method:
     """FetchSGD whose sketches are clipped and noised."""
-    from hush.methods.stations import Average, Clip, Method, chain, count_sketch, noise_by, sketched_gradient
+    from hush.methods.stations import count_sketch, noise_by, sketched_gradient
     from hush.privacy.claimed import claimed_by_dpsfl
+    from hush.server import Average
+    from hush.transforms import Clip
 
     sketch = count_sketch(s, as_written=s.clip_in == "paper")
     bounded = (sketch, Clip(s.clip)) if s.clip_in == "sketch" else (Clip(s.clip), sketch)

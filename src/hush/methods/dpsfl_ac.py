@@ -10,14 +10,11 @@ centred, one entry more under the noise of the sketch, and part of the plan. Wha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import Clipped, NoiseBy, Sketched
 from hush.methods.recipe import method
 from hush.settings import setting
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +25,16 @@ class DpsflAc(Sketched, NoiseBy):
     clip_tolerance: float = setting(
         0.5, "the share that clipping may take of an update that still counts as inside", within="[0, 1)"
     )
-    clip_lr: float = setting(0.01, "how fast the clip follows", within="(0, 2]")
+    clip_lr: float = setting(0.01, "how fast the clip follows", "(0, 2]")
 
 
 @method("dpsfl-ac", DpsflAc)
 def dpsfl_ac(s: DpsflAc) -> Method:
     """DPSFL whose clip follows a quantile of the sketches' norms, at the price of a noisy bit."""
-    from hush.methods.stations import AdaptiveClip, Average, Method, chain, count_sketch, noise_by, sketched_gradient
+    from hush.methods.stations import count_sketch, noise_by, sketched_gradient
     from hush.privacy.claimed import claimed_by_dpsfl
+    from hush.server import Average
+    from hush.transforms import AdaptiveClip
 
     adaptive = AdaptiveClip(s.clip, s.clip_quantile, s.clip_lr, tolerance=s.clip_tolerance)
     pipeline = chain(count_sketch(s), adaptive, *noise_by(s))

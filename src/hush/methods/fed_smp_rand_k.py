@@ -9,13 +9,10 @@ noise's energy, k C^2 z^2 instead of d C^2 z^2, and the bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import Clipped, Ratio, ServerStep
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +23,9 @@ class FedSmpRandK(ServerStep, Ratio, Clipped):
 @method("fed-smp-rand-k", FedSmpRandK)
 def fed_smp_rand_k(s: FedSmpRandK) -> Method:
     """Send and noise a random share `ratio` of the coordinates."""
-    from hush.methods.stations import Gaussian, Method, RandK, chain, clipping, local_training, server_step
+    from hush.methods.stations import clipping, local_training, server_step
     from hush.privacy.claimed import claimed_by_fed_smp
+    from hush.transforms import Gaussian, RandK
 
     pipeline = chain(RandK(s.ratio), clipping(s), Gaussian(s.noise))
     return Method("fed-smp-rand-k", local_training(s), pipeline, server_step(s), claim=claimed_by_fed_smp)

@@ -8,13 +8,10 @@ Sound only if the public examples belong to no client: Hush removes them from th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import Clipped, PublicMask, ServerStep
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +22,9 @@ class FedSmpTopK(ServerStep, PublicMask, Clipped):
 @method("fed-smp-top-k", FedSmpTopK)
 def fed_smp_top_k(s: FedSmpTopK) -> Method:
     """Send and noise the share `ratio` of coordinates that move most on public data."""
-    from hush.methods.stations import Gaussian, Method, chain, clipping, local_training, public_top_k, server_step
+    from hush.methods.stations import clipping, local_training, public_top_k, server_step
     from hush.privacy.claimed import claimed_by_fed_smp
+    from hush.transforms import Gaussian
 
     pipeline = chain(public_top_k(s, s), clipping(s), Gaussian(s.noise))
     return Method("fed-smp-top-k", local_training(s), pipeline, server_step(s), claim=claimed_by_fed_smp)

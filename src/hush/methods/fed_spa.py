@@ -11,13 +11,10 @@ the masked gradient of every record is clipped, so epsilon is the same for every
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import Ratio, RecordSteps, ServerStep
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +36,9 @@ class FedSpa(ServerStep, Ratio, RecordSteps):
 def fed_spa(s: FedSpa) -> Method:
     """Noisy steps on a client's own random coordinates, protecting its records; an adaptive server."""
     from hush.local.as_written import FedSpaAsWritten
-    from hush.methods.stations import Method, OwnRandK, chain, local_dp_sgd, server_step
+    from hush.methods.stations import local_dp_sgd, server_step
     from hush.privacy.claimed import claimed_by_fed_spa
+    from hush.transforms.own_mask import OwnRandK
 
     mask = OwnRandK(s.ratio)
     local = local_dp_sgd(s, s.local_steps, mask)

@@ -8,13 +8,10 @@ No privacy: the sum is released as it is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import Masked, ServerStep
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +22,6 @@ class FedAvg(ServerStep, Masked):
 @method("fedavg", FedAvg)
 def fedavg(s: FedAvg) -> Method:
     """Average the clients' models."""
-    from hush.methods.stations import Method, chain, local_training, masking, server_step
+    from hush.methods.stations import local_training, masking, server_step
 
     return Method("fedavg", local_training(s), chain(*masking(s)), server_step(s))

@@ -6,13 +6,10 @@ theta <- theta - (1/r) sum_i (d/k) m_t * (theta - theta_i),   m_t uniform over k
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import LocalTraining, Ratio, ServerStep
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +20,7 @@ class FedAvgRandK(ServerStep, Ratio, LocalTraining):
 @method("fedavg-rand-k", FedAvgRandK)
 def fedavg_rand_k(s: FedAvgRandK) -> Method:
     """FedAvg that sends a random share `ratio` of the coordinates."""
-    from hush.methods.stations import Method, RandK, chain, local_training, server_step
+    from hush.methods.stations import local_training, server_step
+    from hush.transforms import RandK
 
     return Method("fedavg-rand-k", local_training(s), chain(RandK(s.ratio)), server_step(s))

@@ -6,13 +6,10 @@ theta <- theta - (1/r) sum_i m_t * (theta - theta_i),   m_t = top k of |update o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import LocalTraining, PublicMask, ServerStep
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +20,6 @@ class FedAvgTopK(ServerStep, PublicMask, LocalTraining):
 @method("fedavg-top-k", FedAvgTopK)
 def fedavg_top_k(s: FedAvgTopK) -> Method:
     """FedAvg that sends the share `ratio` of coordinates that move most on public data."""
-    from hush.methods.stations import Method, chain, local_training, public_top_k, server_step
+    from hush.methods.stations import local_training, public_top_k, server_step
 
     return Method("fedavg-top-k", local_training(s), chain(public_top_k(s, s)), server_step(s))

@@ -9,13 +9,10 @@ g_i is one stochastic gradient. Momentum and error feedback live in the sketch, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method, chain
 from hush.methods.groups import Sketched
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +23,7 @@ class FetchSgd(Sketched):
 @method("fetchsgd", FetchSgd)
 def fetchsgd(s: FetchSgd) -> Method:
     """Sketches of gradients, heavy coordinates found in their sum; no noise, no privacy."""
-    from hush.methods.stations import Average, Method, chain, count_sketch, sketched_gradient
+    from hush.methods.stations import count_sketch, sketched_gradient
+    from hush.server import Average
 
     return Method("fetchsgd", sketched_gradient(s), chain(count_sketch(s)), Average())

@@ -2,7 +2,7 @@
 
 @dataclass(frozen=True, kw_only=True)
 class FedSoft(ServerStep, Clipped):
-    softness: float = setting(0.5, "how much of what the clip would cut is kept", within="[0, 1)")
+    softness: float = setting(0.5, "how soon updates are shortened", "[0, 1]")
 """
 
 from __future__ import annotations
@@ -10,68 +10,43 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hush.settings import Settings, Span, around, between, not_with, only_with, setting
+from hush.settings import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Settings, Span, around, between, free, not_with, only_with, setting
 
 MASKS = ("none", "rand-k", "top-k", "saliency", "free", "sketch")
 SERVERS = ("average", "momentum", "adam", "fed-spa")
+_ADAM, _SKETCH = only_with("server", "adam", "fed-spa"), only_with("mask", "sketch")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSteps(Settings):
     """How a client makes a step."""
 
-    lr: float = setting(0.1, "local learning rate", within="(0, inf)", keeps_plan=True, search=around())
-    lr_decay: float = setting(1.0, "lr is multiplied by this every lr_decay_every rounds", within="(0, inf)", keeps_plan=True)
-    lr_decay_every: int = setting(
-        1, "rounds from one decay of lr to the next", within="[1, inf)", keeps_plan=True, when=not_with("lr_decay", 1.0)
+    lr: float = free(0.1, "local learning rate", POSITIVE, search=around())
+    lr_decay: float = free(1.0, "lr is multiplied by this every lr_decay_every rounds", POSITIVE)
+    lr_decay_every: int = free(1, "rounds from one decay of lr to the next", COUNT, when=not_with("lr_decay", 1.0))
+    momentum: float = free(0.0, "local momentum, reset every round", SHARE)
+    batch_size: int = setting(10, "local batch", COUNT)
+    prox: float = free(0.0, "FedProx's pull towards the global model", NOT_NEGATIVE)
+    blur: float = free(0.0, "BLUR's pull on updates that leave blur_limit while they are trained", NOT_NEGATIVE, search=around())
+    blur_limit: float | None = free(
+        None, "the norm that BLUR pulls back to", POSITIVE, unset="the clip, if any", when=not_with("blur", 0.0)
     )
-    momentum: float = setting(0.0, "local momentum, reset every round", within="[0, 1)", keeps_plan=True)
-    batch_size: int = setting(10, "local batch", within="[1, inf)")
-    prox: float = setting(0.0, "FedProx's pull towards the global model", within="[0, inf)", keeps_plan=True)
-    blur: float = setting(
-        0.0,
-        "BLUR's pull on updates that leave blur_limit while they are trained",
-        within="[0, inf)",
-        keeps_plan=True,
-        search=around(),
-    )
-    blur_limit: float | None = setting(
-        None,
-        "the norm that BLUR pulls back to",
-        within="(0, inf)",
-        keeps_plan=True,
-        unset="the clip, if any",
-        when=not_with("blur", 0.0),
-    )
+
+
+_EPOCHS = "passes over a client's own examples, unless local_steps is given"
+_DROPPED = "LUS: the share of every layer that a client drops, the least salient; noise covers all the same"
+_WEIGHED = "weigh clients by min(examples, cap)/cap; only bounded weights have a bound"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining(LocalSteps):
     """How a client trains on its examples, and what it does to its update before anything is clipped."""
 
-    local_epochs: int = setting(
-        1,
-        "passes over a client's own examples, unless local_steps is given",
-        within="[1, inf)",
-        when=only_with("local_steps", None),
-    )
-    local_steps: int | None = setting(None, "exactly so many batches a client and round", within="[1, inf)", unset="local_epochs")
-    max_local_steps: int | None = setting(
-        None, "the most batches a client trains on in a round, whatever its size", within="[1, inf)", keeps_plan=True
-    )
-    sparsity: float = setting(
-        0.0,
-        "LUS: the share of every layer that a client drops, the least salient; noise covers all the same",
-        within="[0, 1)",
-        keeps_plan=True,
-        search=between(0.1, 0.95, log=False),
-    )
-    weight_cap: int | None = setting(
-        None,
-        "weigh clients by min(examples, cap)/cap; only bounded weights have a bound",
-        within="[1, inf)",
-        unset="all alike",
-    )
+    local_epochs: int = setting(1, _EPOCHS, COUNT, when=only_with("local_steps", None))
+    local_steps: int | None = setting(None, "exactly so many batches a client and round", COUNT, unset="local_epochs")
+    max_local_steps: int | None = free(None, "the most batches a client trains on in a round, whatever its size", COUNT)
+    sparsity: float = free(0.0, _DROPPED, SHARE, search=between(0.1, 0.95, log=False))
+    weight_cap: int | None = setting(None, _WEIGHED, COUNT, unset="all alike")
 
 
 def _server_steps(own: Any, key: str) -> Span | None:
@@ -85,34 +60,13 @@ def _server_steps(own: Any, key: str) -> Span | None:
 class ServerStep(Settings):
     """What the server does with the average update."""
 
-    server: str = setting("average", "average, momentum, adam or fed-spa", choices=SERVERS, keeps_plan=True)
-    server_lr: float = setting(
-        None,
-        "the server's step",
-        within="(0, inf)",
-        unset="1, of adam and fed-spa 0.01",
-        keeps_plan=True,
-        search=_server_steps,
-    )
-    server_lr_decay: float = setting(
-        1.0, "the server's step shrinks by this factor from round to round", within="(0, 1]", keeps_plan=True
-    )
-    server_momentum: float = setting(
-        0.9, "the server's momentum", within="[0, 1)", keeps_plan=True, when=only_with("server", "momentum", "adam", "fed-spa")
-    )
-    server_beta2: float = setting(
-        0.99, "the memory of squares in Adam", within="[0, 1)", keeps_plan=True, when=only_with("server", "adam", "fed-spa")
-    )
-    kappa: float = setting(
-        0.001,
-        "added to the root in Adam's denominator",
-        within="(0, inf)",
-        keeps_plan=True,
-        when=only_with("server", "adam", "fed-spa"),
-    )
-    average_iterates: float = setting(
-        0.0, "decay of an average of the released models; 0 is none", within="[0, 1)", keeps_plan=True
-    )
+    server: str = free("average", "average, momentum, adam or fed-spa", choices=SERVERS)
+    server_lr: float = free(None, "the server's step", POSITIVE, unset="1, of adam and fed-spa 0.01", search=_server_steps)
+    server_lr_decay: float = free(1.0, "the server's step shrinks by this factor from round to round", "(0, 1]")
+    server_momentum: float = free(0.9, "the server's momentum", SHARE, when=only_with("server", "momentum", "adam", "fed-spa"))
+    server_beta2: float = free(0.99, "the memory of squares in Adam", SHARE, when=_ADAM)
+    kappa: float = free(0.001, "added to the root in Adam's denominator", POSITIVE, when=_ADAM)
+    average_iterates: float = free(0.0, "decay of an average of the released models; 0 is none", SHARE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,92 +74,71 @@ class ServerStep(Settings):
             object.__setattr__(self, "server_lr", 0.01 if self.server in ("adam", "fed-spa") else 1.0)
 
 
+_CLIP = "the most that a client's update (a record's gradient, where records are protected) may weigh, in L2"
+_QUANTILE = "let the clip follow this quantile of the norms, by a noised bit that the plan pays for"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Noised(Settings):
     """Noise in units of the clip."""
 
-    clip: float = setting(
-        1.0,
-        "the most that a client's update (a record's gradient, where records are protected) may weigh, in L2",
-        within="[1e-9, 1e30]",
-        keeps_plan=True,
-        search=around(),
-    )
-    noise: float | None = setting(None, "noise multiplier, as --noise gives it", within="[1e-9, 1e9]", unset="from the budget")
+    clip: float = free(1.0, _CLIP, "[1e-9, 1e30]", search=around())
+    noise: float | None = setting(None, "noise multiplier, as --noise gives it", "[1e-9, 1e9]", unset="from the budget")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clipped(Noised, LocalTraining):
     """Clipped updates of clients, under noise."""
 
-    clip_quantile: float | None = setting(
-        None,
-        "let the clip follow this quantile of the norms, by a noised bit that the plan pays for",
-        within="(0, 1)",
-        unset="fixed",
-    )
+    clip_quantile: float | None = setting(None, _QUANTILE, "(0, 1)", unset="fixed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio(Settings):
     """A mask keeps a share of the coordinates."""
 
-    ratio: float = setting(
+    ratio: float = free(
         0.1,
         "the share of coordinates that is sent",
-        within="(0, 1]",
-        keeps_plan=True,
+        "(0, 1]",
         search=between(0.001, 1.0),
         when=only_with("mask", "rand-k", "top-k", "saliency", "free"),
     )
+
+
+_PUBLIC = "batches the server trains on public examples for its mask; 0 is the clients' own epochs"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublicMask(Ratio):
     """A mask that the server finds on public examples."""
 
-    public_steps: int = setting(
-        0,
-        "batches the server trains on public examples for its mask; 0 is the clients' own epochs",
-        within="[0, inf)",
-        keeps_plan=True,
-        when=only_with("mask", "top-k", "saliency"),
-    )
+    public_steps: int = free(0, _PUBLIC, NOT_NEGATIVE, when=only_with("mask", "top-k", "saliency"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sketch(Settings):
     """A table of counters; `cols` and `k` are numbers, or below 1 shares of the model."""
 
-    rows: int = setting(5, "rows of counters in a sketch", within="[1, inf)", when=only_with("mask", "sketch"))
-    cols: float = setting(
-        0.07, "counters in a row of a sketch; below 1 a share of the model", within="(0, inf)", when=only_with("mask", "sketch")
-    )
-    k: float = setting(
-        0.007,
-        "coordinates that a sketch applies in a round; below 1 a share of the model",
-        within="(0, inf)",
-        when=only_with("mask", "sketch"),
-    )
+    rows: int = setting(5, "rows of counters in a sketch", COUNT, when=_SKETCH)
+    cols: float = setting(0.07, "counters in a row of a sketch; below 1 a share of the model", POSITIVE, when=_SKETCH)
+    k: float = setting(0.007, "coordinates that a sketch applies in a round; below 1 a share of the model", POSITIVE, when=_SKETCH)
+
+
+_MASK = "none, rand-k, top-k or saliency (from public examples), free (from past noised sums), sketch"
+_EXPLORE = "mask=free: the share of the coordinates that is drawn at random"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masked(PublicMask, Sketch, LocalTraining):
     """Clients may send some coordinates alone, the same for the whole cohort, or a sketch."""
 
-    mask: str = setting(
-        "none",
-        "none, rand-k, top-k or saliency (from public examples), free (from past noised sums), sketch",
-        choices=MASKS,
-        keeps_plan=True,
-    )
-    explore: float = setting(
-        0.2,
-        "mask=free: the share of the coordinates that is drawn at random",
-        within="(0, 1]",
-        keeps_plan=True,
-        when=only_with("mask", "free"),
-    )
+    mask: str = free("none", _MASK, choices=MASKS)
+    explore: float = free(0.2, _EXPLORE, "(0, 1]", when=only_with("mask", "free"))
+
+
+_BATCHES = "poisson or fixed batches of records, drawn anew and in secret at every step"
+_PER = "clip a record's gradient by its l2 norm, or per coordinate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,18 +147,8 @@ class Records(Noised, LocalSteps):
 
     noise: float | None = Noised.redefined("noise", None, within="[0, 1e9]")
     mode: str = setting("proved", "proved; or paper, as it is written, without a number", choices=("proved", "paper"))
-    clip_per: str = setting(
-        "l2",
-        "clip a record's gradient by its l2 norm, or per coordinate",
-        choices=("l2", "coordinate"),
-        when=only_with("mode", "proved"),
-    )
-    batches: str = setting(
-        "poisson",
-        "poisson or fixed batches of records, drawn anew and in secret at every step",
-        choices=("poisson", "fixed"),
-        when=only_with("mode", "proved"),
-    )
+    clip_per: str = setting("l2", _PER, choices=("l2", "coordinate"), when=only_with("mode", "proved"))
+    batches: str = setting("poisson", _BATCHES, choices=("poisson", "fixed"), when=only_with("mode", "proved"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,17 +187,16 @@ class Sketched(Sketch):
     server_momentum: float = ServerStep.redefined("server_momentum", 0.0)
 
 
+_BY = "noise by the server, in shares under a secure sum, on every client's messages; or none, without privacy"
+
+
 @dataclass(frozen=True, kw_only=True)
 class NoiseBy(Noised):
     """Who draws the noise."""
 
     clip: float = Noised.redefined("clip", 1.5)
     noise: float | None = Noised.redefined("noise", None, when=(not_with("noise_by", "none"),))
-    noise_by: str = setting(
-        "server",
-        "noise by the server, in shares under a secure sum, on every client's messages; or none, without privacy",
-        choices=("server", "shares", "messages", "none"),
-    )
+    noise_by: str = setting("server", _BY, choices=("server", "shares", "messages", "none"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,10 @@ it is what clients add under a secure sum whose number of survivors is not known
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hush.core import Method
 from hush.methods.groups import WholeNumbers
 from hush.methods.recipe import method
-
-if TYPE_CHECKING:
-    from hush.core import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +23,6 @@ class Skellam(WholeNumbers):
 @method("skellam", Skellam)
 def skellam(s: Skellam) -> Method:
     """DP-FedAvg in whole numbers of `bits` bits, under Skellam noise, which survives dropouts."""
-    from hush.methods.stations import Method, local_training, on_integers, server_step
+    from hush.methods.stations import local_training, on_integers, server_step
 
     return Method("skellam", local_training(s), on_integers("skellam", s), server_step(s))

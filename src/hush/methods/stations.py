@@ -1,11 +1,11 @@
-"""From settings to stations: what methods are made of. A method's function imports from here, since its settings need no torch."""
+"""From settings to stations. A method's function imports these when it is called, since its settings need no torch."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-from hush.core import Chain, LocalUpdate, Method, ServerUpdate, Transform, chain
+from hush.core import Chain, LocalUpdate, ServerUpdate, Transform, chain
 from hush.errors import UsageError
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import ClipRule, CoordinateClip, L2Clip
@@ -23,7 +23,6 @@ from hush.transforms import (
     ExactNoise,
     FreeMask,
     Gaussian,
-    HistoryClip,
     MessageGaussian,
     Modulo,
     Noise,
@@ -34,33 +33,6 @@ from hush.transforms import (
 from hush.transforms.modulo import grid_bits
 from hush.transforms.own_mask import OwnRandK
 from hush.transforms.sketch import SketchAsWritten
-
-__all__ = [
-    "AdaptiveClip",
-    "Average",
-    "Chain",
-    "Clip",
-    "Gaussian",
-    "HistoryClip",
-    "Method",
-    "OwnRandK",
-    "RandK",
-    "Rotate",
-    "Sgd",
-    "chain",
-    "clipped_step",
-    "clipping",
-    "count_sketch",
-    "local_dp_sgd",
-    "local_training",
-    "masking",
-    "noise_by",
-    "on_integers",
-    "public_top_k",
-    "server_step",
-    "sketched_gradient",
-]
-
 
 # -- on the client ---------------------------------------------------------------------------------------------------------------
 

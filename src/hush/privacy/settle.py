@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hush.cohort import Cohort
 from hush.core import Method
@@ -106,6 +106,20 @@ class Proof:
     server: Guarantee | None
     no_server: str | None
     claim: Claim | None
+
+
+def figures_of(proof: Proof | None) -> dict[str, Any]:
+    """What a result says of privacy; None throughout where nothing was proved."""
+    told: dict[str, Any] = dict.fromkeys(("epsilon", "delta", "unit", "relation", "view", "epsilon_server", "claimed_epsilon"))
+    if proof is None:
+        return told
+    proved = proof.guarantee.to_dict()
+    told |= {key: proved[key] for key in told if key in proved}
+    server, claim = proof.server, proof.claim
+    return told | {
+        "epsilon_server": server.epsilon if server is not None else None,
+        "claimed_epsilon": claim.epsilon if claim is not None else None,
+    }
 
 
 def certify(plan: Plan | None, delta: float | None, method: Method) -> Proof | None:
