@@ -26,8 +26,8 @@ class Cohort:
 
     def check(self, clients: int) -> None:
         """Refuse a cohort that this population cannot fill."""
-        if not 0 < self.size <= clients:
-            raise UsageError(f"A cohort of {self.size:g} out of {clients:,} clients is not possible: 0 < cohort <= {clients:,}.")
+        if not isinstance(self.size, int | float) or not 0 < self.size <= clients:
+            raise UsageError(f"A cohort of {self.size} out of {clients:,} clients is not possible: 0 < cohort <= {clients:,}.")
 
     def init(self, clients: int) -> State:
         return {}

@@ -309,6 +309,8 @@ def chain(*parts: Transform) -> Chain:
     """
     flat: list[Transform] = []
     for part in parts:
+        if not isinstance(part, Transform):
+            raise UsageError(f"A pipeline is made of transforms, such as hush.transforms.Clip(1.0), not of {part!r}.")
         flat += part.parts if isinstance(part, Chain) else (part,)
     told: list[Transform] = []
     bound = Bound()

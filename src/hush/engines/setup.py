@@ -23,6 +23,7 @@ from hush.engines.run import Identity, Placed, Privacy, Run, pick_device
 from hush.errors import UsageError
 from hush.local import frozen
 from hush.local.flat import FlatModel
+from hush.methods.recipe import Recipe
 from hush.names import pick
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
@@ -69,31 +70,25 @@ def set_up(method: Method, task: Task, **keywords: Unpack[Keywords]) -> Run:
 
 def config_of(method: Method, task: Task, cohort: Cohort, keywords: Keywords) -> RunConfig:
     """The same run as data, in which the user's own objects have names alone."""
-    given: dict[str, Any] = dict(keywords)
-    budget, summed, ledger = (given.pop(key, None) for key in ("privacy", "secure_sum", "ledger"))
-    limit = {} if budget is None else {"epsilon" if needs_noise(method) else "budget": budget.epsilon}
-    given["cohort"] = cohort.size
-    if budget is not None and budget.delta is not None:
-        given["delta"] = budget.delta
-    if "dtype" in given:
-        given["dtype"] = str(given["dtype"]).removeprefix("torch.")
-    if ledger is not None:
-        given["ledger"] = str(ledger.path if isinstance(ledger, Ledger) else ledger)
-        given["rollback_protection"] = given.get("rollback_protection", True) and getattr(ledger, "rollback_protection", True)
-    return RunConfig(
-        method=method.name,
-        set=method.settings.active() if method.settings is not None else {},
-        data=task.name,
-        model=task.model_name,
-        clients=task.train.count,
-        sampling=sampling_name(cohort),
-        participations=cohort.participations if isinstance(cohort, Bounded) else None,
-        noise=getattr(method.settings, "noise", None),
-        from_python="task" if method.settings is not None else "method, task",
-        **limit,
-        **given,
-        **({} if summed is None else summed.to_config()),
-    )
+    given: dict[str, Any] = {key: value for key, value in keywords.items() if value is not None}
+    budget, summed = given.pop("privacy", None), given.pop("secure_sum", None)
+    given |= {} if summed is None else summed.to_config()
+    if budget is not None:
+        given["epsilon" if needs_noise(method) else "budget"] = budget.epsilon
+        given["delta"] = budget.delta if budget.delta is not None else given.get("delta")
+    if isinstance(ledger := given.get("ledger"), Ledger):
+        given |= {
+            "ledger": ledger.path,
+            "rollback_protection": ledger.rollback_protection and given.get("rollback_protection", True),
+        }
+    if isinstance(cohort, Bounded):
+        given["participations"] = cohort.participations
+    as_text = {key: str(given[key]).removeprefix("torch.") for key in ("ledger", "device", "dtype") if key in given}
+    own = {} if method.settings is None else method.settings.active()
+    named = {"method": method.name, "data": task.name, "model": task.model_name, "clients": task.train.count}
+    named |= {"cohort": cohort.size, "sampling": sampling_name(cohort), "noise": own.get("noise")}
+    named |= {"from_python": "method, task" if method.settings is None else "task"}
+    return RunConfig.read(given | as_text | named | {"set": own})
 
 
 def assemble(config: RunConfig, method: Method, task: Task, cohort: Cohort) -> Run:
@@ -244,6 +239,8 @@ def _initial_round(method: Method, data: Placed, cohort: Cohort, seed: int) -> L
 
 def refuse_wrong_kinds(method: object, task: object, keywords: Keywords) -> None:
     """What Python would otherwise complain about somewhere deep inside."""
+    if isinstance(method, Recipe):
+        raise UsageError(f"{method.name} is not made yet: call it, with its settings as keywords, as in dp_fedavg(lr=0.1).")
     if not isinstance(method, Method):
         raise UsageError(f"A method is a hush.Method, such as hush.methods.dp_fedavg(), not {method!r}.")
     if not isinstance(task, Task):
@@ -260,7 +257,11 @@ def refuse_wrong_kinds(method: object, task: object, keywords: Keywords) -> None
             raise UsageError(f"{key} is a {example}, not {value!r}.")
 
 
-_OBJECTS = (("privacy", Budget, "hush.Budget(epsilon=...)"), ("secure_sum", SecureSum, "hush.SecureSum()"))
+_OBJECTS: tuple[tuple[str, Any, str], ...] = (
+    ("privacy", Budget, "hush.Budget(epsilon=...)"),
+    ("secure_sum", SecureSum, "hush.SecureSum()"),
+    ("ledger", Ledger | Path | str, "file, or a hush.Ledger"),
+)
 _INSTEAD = {
     "epsilon": "write privacy=hush.Budget(epsilon=8)",
     "budget": "write privacy=hush.Budget(epsilon=8)",

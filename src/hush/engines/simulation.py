@@ -70,6 +70,8 @@ def simulate(
     """
     if resume and out is None:
         raise UsageError("resume=True needs the folder of the run: out=...")
+    if out is not None and not isinstance(out, Path | str):
+        raise UsageError(f"out is a folder, not {out!r}.")
     run = set_up(method, task, **keywords)
     return train(run, out=Path(out) if out is not None else None, resume=resume, on_round=on_round)
 
