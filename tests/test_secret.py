@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from hush.errors import UsageError
+from hush.privacy.ledger import Ledger
 from hush.random import digest
-from hush.secret import Secret
+from hush.secret import Secret, state_dir
 
 
 def test_fresh_secrets_differ_and_those_of_seeds_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,3 +63,15 @@ def test_a_digest_on_the_device_sees_every_bit_and_every_place(dtype: torch.dtyp
         seen.add(digest(changed, keys))
     assert len(seen) == 8
     assert digest(x, keys) == digest(x.clone(), keys)
+
+
+def test_a_machine_has_one_memory_wherever_one_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for home in ("here", "./below/here", "~/here"):
+        monkeypatch.setenv("HUSH_HOME", home)
+        with pytest.raises(UsageError, match="must be an absolute path"):
+            state_dir()
+        with pytest.raises(UsageError, match="must be an absolute path"):
+            Ledger(tmp_path / "l.db")
+    monkeypatch.delenv("HUSH_HOME")
+    monkeypatch.setenv("XDG_STATE_HOME", "here")  # as its specification has it, one that is not absolute is none
+    assert state_dir() == Path.home() / ".local" / "state" / "hush"

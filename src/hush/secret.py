@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hush.errors import UsageError
 from hush.random import digest
 
 
@@ -82,5 +83,8 @@ class Secret:
 def state_dir() -> Path:
     """Where Hush keeps what belongs to this machine: `HUSH_HOME`, or the user's state folder."""
     if home := os.environ.get("HUSH_HOME"):
+        if not Path(home).is_absolute():  # every working folder would remember ledgers of its own
+            raise UsageError(f"HUSH_HOME must be an absolute path, not '{home}': a machine has one memory, wherever you stand.")
         return Path(home)
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hush"
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (state if state.is_absolute() else Path.home() / ".local" / "state") / "hush"
