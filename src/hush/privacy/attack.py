@@ -8,12 +8,16 @@ import numpy as np
 from scipy import optimize
 
 from hush.privacy.accountant import QUICK_STEP, profile
-from hush.privacy.guarantee import at_least
+from hush.privacy.guarantee import Guarantee, at_least
 from hush.privacy.rules import large_delta
 from hush.privacy.vocabulary import Plan
 
 _MOST = 0.5
 """Of an attacker's advantage, for a number to promise something."""
+_MOST_RIGHT = 0.1
+"""Of true positives at one false one in a hundred: ten times what guessing gets."""
+_MOST_EPSILON = 10.0
+"""Where cohorts are small, the chance of not being drawn bounds the other two by itself: epsilon speaks of those who were."""
 _EPS = np.concatenate([np.linspace(-6, 6, 241), np.linspace(6.25, 40, 136)])
 
 
@@ -26,11 +30,24 @@ class Risk(NamedTuple):
     """The largest difference between true and false positives: 0 is guessing, 1 is certainty."""
 
 
-def doubts(plan: Plan, delta: float, advantage: float) -> list[str]:
+def doubts(plan: Plan, guarantee: Guarantee, risk: Risk) -> list[str]:
     """Why a proved number promises little; nothing where it means something."""
-    large = large_delta(plan, delta)
-    weak = f"an attacker may be ahead of guessing by {at_least(advantage)}, where 1 is certainty and more than {_MOST} is much"
-    return [*([weak] if advantage > _MOST else []), *([large] if large is not None else [])]
+    found, unit = [], guarantee.unit
+    if guarantee.epsilon > _MOST_EPSILON:
+        found.append(
+            f"epsilon is {at_least(guarantee.epsilon)}, and above {_MOST_EPSILON:g} it hides little of a {unit} that takes part"
+        )
+    if risk.advantage > _MOST:
+        ahead = at_least(risk.advantage)
+        found.append(f"an attacker may be ahead of guessing by {ahead}, where 1 is certainty and more than {_MOST} is much")
+    if risk.true_positives > _MOST_RIGHT:
+        right = 100 * risk.true_positives
+        found.append(
+            f"an attacker who accuses 1 in 100 wrongly may be right about {right:.1f} in 100, where more than "
+            f"{100 * _MOST_RIGHT:g} is much"
+        )
+    large = large_delta(plan, guarantee.delta)
+    return [*found, *([large] if large is not None else [])]
 
 
 def risk(plan: Plan) -> Risk:

@@ -6,8 +6,8 @@ import html
 import math
 from typing import Any
 
-from hush.privacy.attack import doubts
-from hush.privacy.guarantee import at_least
+from hush.privacy.attack import Risk, doubts
+from hush.privacy.guarantee import Guarantee, at_least
 from hush.privacy.written import plan_from_dict
 from hush.report.page import STYLE
 
@@ -30,8 +30,8 @@ _SAMPLING = {
 _SAID = (
     "<p><code>hush certify</code> derives this page again from the settings of the run and from its ledger. It cannot derive the "
     "names of data and model, what is under 'Mind' and 'Not covered', how many rounds broke off, the versions, how many clients or "
-    "records the data hold by themselves, nor, of a run that was started from Python, its settings. These are the words of whoever "
-    "ran it. The ledger holds their hash: they are what was said when the run ended.</p>"
+    "records the data hold by themselves, how many parameters the model has, nor, of a run that was started from Python, its "
+    "settings. These are the words of whoever ran it. The ledger holds their hash: they are what was said when the run ended.</p>"
 )
 
 
@@ -47,7 +47,7 @@ def certificate_page(certificate: dict[str, Any]) -> str:
 
 def _nothing(c: dict[str, Any]) -> str:
     why = c.get("no_guarantee") or "This method adds no noise to what it releases."
-    if c.get("rounds_aborted"):
+    if c.get("rounds_aborted") and c["rounds_aborted"] == c["rounds"]:
         return "<div class=no><p class=big>Nothing was released</p><p>Every round broke off before anything was opened.</p></div>"
     lead = (
         f"<div class=no><p class=big>No guarantee</p><p>{html.escape(why)} Nothing is proved for anybody, however many clients "
@@ -58,7 +58,8 @@ def _nothing(c: dict[str, Any]) -> str:
 
 def _proved(c: dict[str, Any]) -> str:
     proved, words = c["guarantee"], c["statement"]
-    weak = doubts(plan_from_dict(c["plan"]), proved["delta"], c["attack"]["membership_advantage"])
+    guess = Risk(c["attack"]["true_positives_at_1_percent_false_positives"], c["attack"]["membership_advantage"])
+    weak = doubts(plan_from_dict(c["plan"]), Guarantee.from_dict(proved), guess)
     little = f"<p>It promises little:</p>{_list(weak)}" if weak else ""
     lead = (
         f"<div class={'weak' if weak else 'yes'}><p class=big>epsilon {at_least(proved['epsilon'])} at delta "

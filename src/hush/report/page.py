@@ -33,7 +33,7 @@ def run_page(result: Result, diagnostics: list[dict[str, Any]]) -> str:
         f"<p class=lead>{html.escape(result.sentence())}.</p>",
         "<div class=cards>" + "".join(f"<div class=card><b>{a}</b><span>{b}</span></div>" for a, b in cards) + "</div>",
         "<h2>Privacy</h2>" + _privacy(result),
-        "<h2>Course of the run</h2>" + _pictures(result, diagnostics),
+        "<h2>Course of the run</h2>" + _pictures(result, diagnostics) + _un_noised(result),
         "<h2>Settings</h2>" + _settings(result.configuration),
         "<h2>Figures</h2>" + _table(result.to_dict()),
     ]
@@ -71,7 +71,7 @@ def _privacy(result: Result) -> str:
         return f"<p class=warn>{html.escape(why)} Nothing is guaranteed to anybody.</p>"
     proved = proof.guarantee
     items = "".join(f"<li>{html.escape(line)}</li>" for line in proved.assumptions)
-    weak = doubts(proof.plan, proved.delta, risk(proof.plan).advantage)
+    weak = doubts(proof.plan, proved, risk(proof.plan))
     mind = "".join(f"<li>{html.escape(line)}</li>" for line in dict.fromkeys((*weak, *proved.warnings, *result.caveats)))
     minded = f"<div class=warn><p>Mind:</p><ul>{mind}</ul></div>" if mind else ""
     claimed = ""
@@ -96,7 +96,7 @@ def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
 
         accuracy = {name: series(result.history, f"{name}_accuracy", 100) for name in ("validation", "test")}
         accuracy = {name: points for name, points in accuracy.items() if points}
-        mark = " (simulation only)" if "validation_accuracy" in result.un_noised else ""
+        mark = " (simulation only)" if any(f"{name}_accuracy" in result.un_noised for name in ("validation", "test")) else ""
         if accuracy:
             pictures = [line_figure(accuracy, "round", f"{' and '.join(accuracy)} accuracy in %{mark}")]
         else:
@@ -113,12 +113,7 @@ def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
         clipped = {"clipped fraction": series(diagnostics, "clipped_fraction")}
         if clipped["clipped fraction"]:
             pictures.append(line_figure(clipped, "round", "clipped fraction (simulation only)"))
-        views = ", ".join(name.replace("_", " ") for name in result.un_noised)
-        warning = (
-            f"<p class=warn>Pictures marked 'simulation only', and these figures: {html.escape(views)}, are un-noised views of the "
-            "clients' data: no guarantee covers them, so do not publish them where the clients are real.</p>"
-        )
-        return "<div class=pictures>" + "".join(as_svg(p) for p in pictures) + "</div>" + (warning if diagnostics else "")
+        return "<div class=pictures>" + "".join(as_svg(p) for p in pictures) + "</div>"
     except ImportError:
         return "<p>Pictures need matplotlib: <code>pip install 'hush-fl[plots]'</code>.</p>"
 
@@ -128,6 +123,16 @@ def _settings(configuration: dict[str, Any]) -> str:
     run = dict(configuration.get("run", {}))
     own = run.pop("set", {})
     return f"<p>Of the method:</p>{_table(own)}<p>Of the run:</p>{_table(run)}"
+
+
+def _un_noised(result: Result) -> str:
+    if not result.un_noised:
+        return ""
+    views = ", ".join(name.replace("_", " ") for name in result.un_noised)
+    return (
+        f"<p class=warn>Pictures marked 'simulation only', and these figures: {html.escape(views)}, are un-noised views of the "
+        "clients' data: no guarantee covers them, so do not publish them where the clients are real.</p>"
+    )
 
 
 def _table(values: dict[str, Any]) -> str:
