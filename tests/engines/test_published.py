@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from safetensors import safe_open
 
 import hush
 from hush import methods
+from hush.engines import simulation
 from hush.engines.rundir import RunDir
+from hush.report.page import run_page
 from hush.secret import Secret
 from tests.conftest import make_task
 
@@ -102,3 +105,31 @@ def test_the_digest_of_the_data_and_the_secret_go_with_the_run(tmp_path: Path, m
     assert {key for key in a if a[key] != b[key]} <= {"run_id", "model_sha256"}
     assert a["run_id"] != b["run_id"]
     assert a["run_id"][:4] != b["run_id"][:4]
+
+
+def test_where_the_weights_came_from_is_told_as_training_began() -> None:
+    """Somebody else's weights that are put back before the end were trained from all the same."""
+    task = hush.load_task("digits", "logistic", clients=60)
+    first = {name: value.clone() for name, value in task.model.state_dict().items()}
+    task.model.load_state_dict({name: value + 1 for name, value in first.items()})
+    run = simulation.set_up(methods.dp_fedavg(noise=1.0, local_steps=1), task, rounds=1, cohort=4)
+    task.model.load_state_dict(first)
+    assert any("what that cost is not in this number" in line for line in simulation.train(run).caveats)
+    own = simulation.set_up(methods.dp_fedavg(noise=1.0, local_steps=1), task, rounds=1, cohort=4)
+    assert not any("what that cost is not in this number" in line for line in simulation.train(own).caveats)
+
+
+def test_noise_from_a_seed_has_no_epsilon_of_the_papers_either() -> None:
+    how: dict[str, Any] = {"rounds": 1, "cohort": hush.FixedSize(5)}
+    secret = hush.simulate(methods.fed_smp_rand_k(noise=2.0), make_task(sizes=(3,) * 20), **how)
+    known = hush.simulate(methods.fed_smp_rand_k(noise=2.0), make_task(sizes=(3,) * 20), noise_seed=1, **how)
+    assert secret.claimed_epsilon is not None
+    assert known.claimed_epsilon is None
+    assert known.certificate()["claim"] is None
+
+
+def test_the_page_warns_of_figures_without_noise_wherever_there_are_some() -> None:
+    own = make_task(sizes=(3,) * 20)
+    each = replace(own, test=[(own.test.x[i : i + 1], own.test.y[i : i + 1]) for i in range(20)])  # type: ignore[union-attr]
+    told = [run_page(hush.simulate(methods.dp_fedavg(noise=2.0), task, rounds=1, cohort=4), []) for task in (own, each)]
+    assert ["un-noised views of the clients' data" in page for page in told] == [False, True]

@@ -61,7 +61,7 @@ def _what_ran(run: Run, now: Snapshot) -> dict[str, Any]:
         "device": _describe(run.data.learner.device),
         "hush_version": __version__,
         "notes": task.notes,
-        "caveats": task.all_caveats + unprotected,
+        "caveats": run.data.caveats + unprotected,
         "un_noised": un_noised(run),
     }
 
@@ -94,7 +94,7 @@ def _proved(run: Run, now: Snapshot, account: RunAccount | None) -> dict[str, An
     charged = as_charged(privacy.plan, counted, now.charges) if privacy.plan is not None else None
     proof = certify(charged, privacy.delta, run.method)
     claim = proof.claim if proof else None
-    if privacy.refused is not None:
+    if privacy.refused is not None and run.config.noise_seed is None:  # papers suppose noise that nobody can repeat
         claim = claim_without_proof(run.method, run.cohort, privacy.enrolled, now.round, privacy.delta)
     return figures_of(proof) | {
         "claimed_epsilon": claim.epsilon if claim else None,

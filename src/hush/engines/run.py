@@ -30,6 +30,8 @@ class Placed:
     server: Server
     validation: Examples | None
     test: Examples | None
+    caveats: tuple[str, ...] = ()
+    """The task's, with the model as it was when it was placed: these are the weights that training starts from."""
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def place_data(task: Task, place: torch.device, dtype: torch.dtype, apart: bool)
     """Model and examples on the device, tried once; past the layers that nobody trains."""
     train = task.placed_train(place, dtype)
     task.refuse_impossible_values()
-    learner = task.learner(place, dtype)
+    learner, caveats = task.learner(place, dtype), task.all_caveats
     held = {part: task.placed(part, place, dtype) for part in ("public", "validation", "test")}
     learner.probe(train.x, train.y)  # the whole of it, before any layer of it sees two clients at once
     learner, train, held = past_frozen_layers(learner, train, held, apart)
@@ -137,7 +137,7 @@ def place_data(task: Task, place: torch.device, dtype: torch.dtype, apart: bool)
     refuse_broken_metrics(task, learner, held["test"] if held["test"] is not None else held["validation"])
     public = held["public"]
     server = Server(learner, None if public is None else whole(public))
-    return Placed(task, learner, train, server, held["validation"], held["test"])
+    return Placed(task, learner, train, server, held["validation"], held["test"], caveats)
 
 
 def past_frozen_layers(
