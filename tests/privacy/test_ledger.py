@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,6 +162,62 @@ def test_a_copy_that_is_open_at_the_same_time_is_found_out(tmp_path: Path) -> No
     with pytest.raises(LedgerError):
         pay(copy, 3)
     assert copy.charges <= 1
+
+
+def test_of_two_copies_that_charge_at_the_same_moment_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both looked at the memory before either wrote to it."""
+    shutil.copy(filled(tmp_path / "l.db"), tmp_path / "copy.db")
+    original = Ledger(tmp_path / "l.db", own=True).open_run("b", "people", plan())
+    copy = Ledger(tmp_path / "copy.db", own=True).open_run("b", "people", plan())
+    known = seen.known
+
+    def at_the_same_moment(*asked: Any) -> Any:
+        monkeypatch.setattr(seen, "known", known)
+        found = known(*asked)
+        original.charge(0, "")
+        return found
+
+    monkeypatch.setattr(seen, "known", at_the_same_moment)
+    with pytest.raises(LedgerError, match="not the one this machine has seen"):
+        copy.charge(0, "x")
+    assert original.charges == 1
+
+
+@pytest.mark.parametrize("name", ["People", "people ", " PEOPLE", "peo ple", "\N{FULLWIDTH LATIN SMALL LETTER P}eople"])
+def test_the_same_people_have_one_budget(tmp_path: Path, name: str) -> None:
+    """Under a name that reads alike they would have a second."""
+    book = Ledger(tmp_path / "l.db")
+    book.set_budget("people", 100, 3.0, DELTA)
+    if name.strip() == "people":
+        with pytest.raises(UsageError, match="has a budget of epsilon 3 already"):
+            book.set_budget(name, 100, 3.0, DELTA)
+        assert book.open_run("a", name, plan()).population == "people"
+    else:
+        for call in (lambda: book.set_budget(name, 100, 3.0, DELTA), lambda: book.open_run("a", name, plan())):
+            with pytest.raises(UsageError, match="knows the population 'people', which reads like"):
+                call()
+    assert list(book.populations) == ["people"]
+
+
+def test_a_ledger_that_is_looked_at_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = filled(tmp_path / "l.db")
+    older = path.read_bytes()
+    pay(Ledger(path).open_run("a", "people", plan()), 2, first=6)
+    (tmp_path / "older.db").write_bytes(older)
+    with pytest.raises(LedgerError, match="older copy"):  # it is held against what is remembered
+        Ledger(tmp_path / "older.db", look=True)
+    monkeypatch.setenv("HUSH_HOME", str(tmp_path / "home"))
+    book = Ledger(tmp_path / "older.db", look=True)
+    assert book.populations["people"].runs["a"].charges == 6
+    for call in (lambda: pay(book.open_run("a", "people", plan()), 1, first=6), lambda: book.set_budget("x", 9, 1.0, DELTA)):
+        with pytest.raises(LedgerError, match="to be looked at alone"):
+            call()
+    book.close()
+    assert (tmp_path / "older.db").read_bytes() == older
+    assert not (tmp_path / "home").exists()
+    with pytest.raises(LedgerError, match="There is no ledger"):
+        Ledger(tmp_path / "none.db", look=True)
+    assert not (tmp_path / "none.db").exists()
 
 
 def test_bad_budgets(tmp_path: Path) -> None:

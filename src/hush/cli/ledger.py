@@ -115,11 +115,11 @@ def verify(
 def _existing(file: Path, rollback_protection: bool | None) -> Ledger:
     if not file.exists() or file.stat().st_size == 0:
         raise UsageError(f"There is no ledger {file}.")
-    return _opened(file, rollback_protection)
+    return _opened(file, rollback_protection, look=True)
 
 
-def _opened(file: Path, rollback_protection: bool | None) -> Ledger:
-    book = Ledger(file, rollback_protection=rollback_protection is not False)
+def _opened(file: Path, rollback_protection: bool | None, look: bool = False) -> Ledger:
+    book = Ledger(file, rollback_protection=rollback_protection is not False, look=look)
     if book.no_memory is not None:
         say(f"note: {book.no_memory}: whether {file} is an older copy of a ledger that went on was not checked")
     return book

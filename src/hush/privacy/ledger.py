@@ -1,10 +1,10 @@
 """What was spent, on disk before it is spent: an append-only chain of entries in SQLite.
 
 A round is charged, and the charge is durable, before its noise is drawn. A crash after that over-counts by a round; nothing
-under-counts. Every entry holds the hash of the one before it, so an edited, reordered or removed entry breaks the chain; and
-this machine remembers the last entry it saw of each ledger, so that a chain cut short, rewritten as a whole, or restored from a
-backup is found out too. Charges are checked against the population's budget and appended in one transaction: two processes
-cannot spend the same budget.
+under-counts. Every entry holds the hash of the one before it, so an edited, reordered or removed entry breaks the chain. This
+machine remembers the last entry it saw of each ledger, so that a chain cut short, rewritten as a whole, or restored from a backup
+is found out too; and which ledger it charged each run in, so that no other can take its place. Charges are checked against the
+population's budget and appended in one transaction: two processes cannot spend the same budget.
 
 Rounds of one run follow a plan that was fixed before it began, so they compose by their exact loss. *Which* runs follow may
 have been chosen by looking at earlier results; a budget set with `adaptive=True` is therefore enforced by a Renyi filter, one
@@ -29,7 +29,7 @@ from hush.errors import HushError, NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy import seen
 from hush.privacy.guarantee import Relation, Unit, check_delta
-from hush.privacy.population import Population, Spending
+from hush.privacy.population import Population, Released, Spending, looks_like
 from hush.privacy.vocabulary import DiscreteGaussianNoise, Drawn, Phase, Plan
 from hush.privacy.written import phase_from_dict, phase_to_dict
 from hush.secret import state_dir
@@ -61,17 +61,22 @@ class Ledger:
 
     `own` is the ledger of one run in its own folder, which may be deleted with it; a shared one may not vanish unnoticed, so it is
     refused where this machine cannot remember it, unless `rollback_protection` is given up. What is remembered counts all the same.
+    `look` is for whoever verifies one, perhaps a stranger's: it is held against what is remembered, and nothing is written, not
+    even that it was seen. A forged copy that was looked at first must not make the true one look forged.
     """
 
-    def __init__(self, path: Path | str, own: bool = False, rollback_protection: bool = True) -> None:
-        self.path, self._own, self.rollback_protection = Path(path), own, rollback_protection
+    def __init__(self, path: Path | str, own: bool = False, rollback_protection: bool = True, look: bool = False) -> None:
+        self.path, self._own, self.rollback_protection, self._look = Path(path), own, rollback_protection, look
         self.no_memory: str | None = None
         """Why this machine could not remember a shared ledger, where it could not."""
+        self._claimed: set[str] = set()
         self._seq, self._hash = 0, _START
         self.id = ""
         self.populations: dict[str, Population] = {}
         self._known_fit: tuple[Any, int] = (None, 0)
         try:
+            if look and not self.path.is_file():
+                raise LedgerError(f"There is no ledger {self.path}.")
             if own:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             elif not self.path.parent.is_dir():
@@ -81,14 +86,15 @@ class Ledger:
             try:
                 self._db.execute("PRAGMA synchronous=FULL")
                 with self._transaction():
-                    if self._db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+                    if not look and self._db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
                         self._db.execute(_SCHEMA)
                     self._catch_up()
                     self._compare_with_memory()
                     if self._seq == 0:
                         self._append("open", {"id": uuid.uuid4().hex, "version": 1})
-                with suppress(sqlite3.OperationalError):  # where others are just opening it, one of them does it
-                    self._db.execute("PRAGMA journal_mode=WAL")  # not before: a crash leaves an empty file or a ledger
+                if not look:
+                    with suppress(sqlite3.OperationalError):  # where others are just opening it, one of them does it
+                        self._db.execute("PRAGMA journal_mode=WAL")  # not before: a crash leaves an empty file or a ledger
                 self._remember()
             except BaseException:
                 self._db.close()
@@ -109,11 +115,16 @@ class Ledger:
         """Whether an entry of this hash is in the chain."""
         return self._db.execute("SELECT 1 FROM entries WHERE hash = ?", (digest,)).fetchone() is not None
 
+    def hash_of(self, entry: int) -> str | None:
+        """The hash of an entry, by its number."""
+        row = self._db.execute("SELECT hash FROM entries WHERE seq = ?", (entry,)).fetchone()
+        return str(row[0]) if row else None
+
     def populations_at(self, entries: int) -> dict[str, Population]:
         """Everybody's spending as it stood after so many entries."""
         past: dict[str, Population] = {}
-        for kind, body in self._db.execute("SELECT kind, body FROM entries WHERE seq <= ? ORDER BY seq", (entries,)):
-            _tell(past, kind, json.loads(body))
+        for seq, kind, body in self._db.execute("SELECT seq, kind, body FROM entries WHERE seq <= ? ORDER BY seq", (entries,)):
+            _tell(past, kind, json.loads(body), seq)
         return past
 
     def close(self) -> None:
@@ -139,10 +150,12 @@ class Ledger:
             raise UsageError(f"epsilon must be a positive number, not {epsilon:g}.")
         if size < 1:
             raise UsageError(f"A population has at least one member, not {size}.")
-        if not name.strip():
+        name = name.strip()
+        if not name:
             raise UsageError("A population needs a name.")
         check_delta(delta)
         with self._up_to_date():
+            self._refuse_look_alike(name)
             known = self.populations.get(name)
             if known is not None and (known.size, known.unit, known.relation) != (size, unit, relation):
                 raise UsageError(
@@ -158,7 +171,9 @@ class Ledger:
 
     def open_run(self, run: str, population: str, plan: Plan) -> RunAccount:
         """An account for one run of `plan` on a population, enrolled without a budget where it is new."""
+        population = population.strip()
         with self._up_to_date():
+            self._refuse_look_alike(population)
             known = self.populations.get(population)
             new = known is None
             if known is None:
@@ -181,6 +196,12 @@ class Ledger:
         if own is not None and own.phase != phase:
             raise LedgerError(f"{self.path} knows the run {run} with another plan: a run cannot change what it releases.")
         return RunAccount(self, run, population, phase, new)
+
+    def _refuse_look_alike(self, population: str) -> None:
+        """The same people under a name that a reader takes for the same would have a second budget."""
+        known = next((name for name in self.populations if looks_like(name, population)), None)
+        if known is not None and population not in self.populations:
+            raise UsageError(f"{self.path} knows the population '{known}', which reads like '{population}': use that name.")
 
     def _welcome(self, population: str) -> None:
         """A population that nobody enrolled: fine in a ledger without budgets, and a way around one in a ledger that has some."""
@@ -206,10 +227,14 @@ class Ledger:
             if not (pool.fits(run, 0, again=1) if round in own.rounds else self._fits(pool, run)):
                 figure = f"epsilon {pool.epsilon:g} at delta={pool.delta:.1e}"
                 raise BudgetSpent(f"the budget of '{population}', {figure}, would be exceeded")
+            self._claim(run)
             self._append("charge", {"population": population, "run": run, "round": round, "attempt": attempt, "phase": told})
 
     def release(self, run: str, population: str, sha256: dict[str, str]) -> None:
-        """What a run that was charged gives out at its end, by its hashes: nothing of it can be swapped afterwards."""
+        """What a run that was charged gives out at its end, by its hashes: nothing of it can be swapped afterwards.
+
+        A process that is killed after this does it again, and says the same.
+        """
         with self._up_to_date():
             if run in self.populations[population].runs:
                 self._append("release", {"population": population, "run": run, "sha256": sha256})
@@ -258,7 +283,7 @@ class Ledger:
     def _transaction(self) -> Iterator[None]:
         """Alone with the file from the first read to the commit; nothing is kept of what fails."""
         try:
-            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("BEGIN" if self._look else "BEGIN IMMEDIATE")
             try:
                 yield
             except BaseException:
@@ -285,6 +310,8 @@ class Ledger:
             self._take(seq, kind, json.loads(body), digest)
 
     def _append(self, kind: str, body: dict[str, Any]) -> None:
+        if self._look:
+            raise LedgerError(f"{self.path} was opened to be looked at alone.")
         text = json.dumps(body | {"time": round(time.time(), 3)}, sort_keys=True, allow_nan=False)
         seq = self._seq + 1
         digest = _link(self._hash, seq, kind, text)
@@ -296,7 +323,7 @@ class Ledger:
         self._seq, self._hash = seq, digest
         if kind == "open":
             self.id = body["id"]
-        _tell(self.populations, kind, body)
+        _tell(self.populations, kind, body, seq)
 
     # -- what this machine remembers of a ledger it has seen --
 
@@ -319,27 +346,50 @@ class Ledger:
     def _compare_with_memory(self) -> None:
         there, last = None, None
         with self._remembering():
-            there, last = seen.known(self.id, self.path)
+            there, last = seen.known(self.id, self.path, self._look)
         if not self._own and there is not None and there != self.id:
             raise LedgerError(
                 f"{self.path} is not the ledger that this machine has seen there: what was spent in that one would be forgotten. "
                 "Bring it back, or begin a new one under another name."
             )
+        self._compare(last)
+
+    def _compare(self, last: seen.Entry | None) -> None:
+        """With the last entry that this machine has seen."""
         if last is None:
             return
         seq, digest = last
-        row = self._db.execute("SELECT hash FROM entries WHERE seq = ?", (seq,)).fetchone()
-        if row is None:
+        there = self.hash_of(seq)
+        if there is None:
             raise LedgerError(
                 f"{self.path} ends at entry {self._seq}, and this machine has seen entry {seq} of it: it was cut short, or it is "
                 "an older copy of a ledger that went on. Use the one that went on."
             )
-        if row[0] != digest:
+        if there != digest:
             raise LedgerError(f"{self.path} has been tampered with: entry {seq} is not the one this machine has seen.")
 
     def _remember(self) -> None:
+        """What is there now. Of two copies that append at the same time one is remembered, and the other refused."""
+        if self._look:
+            return
+        last = None
         with self._remembering():
-            seen.remember(self.id, self._seq, self._hash, None if self._own else self.path)
+            last = seen.remember(self.id, self._seq, self._hash, None if self._own else self.path)
+        self._compare(last)
+
+    def _claim(self, run: str) -> None:
+        """Remember, before it is charged, that it is here: another ledger cannot take this one's place."""
+        if run not in self._claimed and not self._look:
+            with self._remembering():
+                seen.claim(run, self.id)
+            self._claimed.add(run)
+
+    def charged_here(self, run: str) -> bool | None:
+        """Whether this machine remembers that a run was charged in this ledger, or in another; None where it does not know it."""
+        known = None
+        with self._remembering():
+            known = seen.charged_in(run, self._look)
+        return None if known is None else known == self.id
 
 
 def _refuse_another_file(path: Path) -> None:
@@ -369,7 +419,7 @@ def _refuse_another_file(path: Path) -> None:
         raise OSError("it does not begin as ledgers do")
 
 
-def _tell(populations: dict[str, Population], kind: str, body: dict[str, Any]) -> None:
+def _tell(populations: dict[str, Population], kind: str, body: dict[str, Any], seq: int) -> None:
     """What one entry changes."""
     if kind == "population":
         pool = populations.get(body["name"])
@@ -389,7 +439,7 @@ def _tell(populations: dict[str, Population], kind: str, body: dict[str, Any]) -
         own.drawn.add((body["round"], body["attempt"]))
         own.charges += 1
     elif kind == "release":
-        populations[body["population"]].runs[body["run"]].released.append(body["sha256"])
+        populations[body["population"]].runs[body["run"]].released.append(Released(seq, body["sha256"]))
 
 
 def _link(previous: str, seq: int, kind: str, body: str) -> str:
@@ -426,7 +476,7 @@ class RunAccount:
         self.ledger.charge(self.run, self.population, self.phase, round, attempt, fresh)
 
     def release(self, **sha256: str) -> None:
-        """Write down what the run gives out: the hashes of its model, its certificate and its result."""
+        """Write down what the run gives out: the hashes of its model, its certificate, its result and its rounds."""
         self.ledger.release(self.run, self.population, sha256)
 
     def has_paid(self, round: int, attempt: str) -> bool:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from hush.privacy import renyi
 from hush.privacy.accountant import fits, spent
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.vocabulary import Phase, Plan
+
+
+class Released(NamedTuple):
+    """What a run gave out at its end."""
+
+    entry: int
+    """Of the ledger."""
+    sha256: dict[str, str]
+    """Of its model, its certificate, its result and its rounds."""
 
 
 @dataclass
@@ -19,8 +30,8 @@ class Spending:
     drawn: set[tuple[int, str]] = field(default_factory=set)
     """Rounds, each with the attempt that drew it."""
     charges: int = 0
-    released: list[dict[str, str]] = field(default_factory=list)
-    """What the run gave out at its end: the hashes of its model, its certificate and its result."""
+    released: list[Released] = field(default_factory=list)
+    """One, or one more for each time that the process was killed after it."""
 
     @property
     def rounds(self) -> set[int]:
@@ -81,6 +92,12 @@ class Population:
             return self.filtered(run, more, again) <= self.epsilon
         plan = self.plan(run, more, again)
         return plan is None or fits(plan, self.delta, plan.rounds, self.epsilon)
+
+
+def looks_like(one: str, other: str) -> bool:
+    """Whether two names differ in nothing but case, spaces, or how their letters are encoded."""
+    read = ("".join(unicodedata.normalize("NFKC", name).casefold().split()) for name in (one, other))
+    return next(read) == next(read)
 
 
 def filter_order(epsilon: float, delta: float) -> int:
