@@ -133,6 +133,7 @@ def test_compare_gives_one_table_and_one_plot(capsys: pytest.CaptureFixture[str]
     assert [line[0] for line in lines[1:4]] == ["fedavg", "dp-fedavg", "fed-smp-rand-k"]
     assert lines[1][3] == "none"
     assert "5x less than DP-FedAvg" in out
+    assert "publishing all 2 models costs more" in out
     picture = (tmp_path / "c" / "compare.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert len(json.loads((tmp_path / "c" / "compare.json").read_text())["methods"]) == 3

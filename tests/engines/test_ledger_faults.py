@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ import torch
 import hush
 from hush import UsageError
 from hush.certify import verify_run
-from hush.engines import charging
+from hush.engines import charging, simulation
 from hush.engines import round as one_round
 from hush.engines.rundir import RunDir
-from hush.privacy.ledger import Ledger
+from hush.privacy.ledger import Ledger, LedgerError, RunAccount
 from hush.secret import Secret
 from tests.conftest import make_task
 from tests.faults import Child
@@ -74,7 +75,7 @@ def test_killed_runs_never_under_count(tmp_path: Path, monkeypatch: pytest.Monke
         assert int(str(result["rounds_charged"])) >= len(child.draws()) >= ROUNDS
         assert float(str(result["epsilon"])) >= float(str(whole["epsilon"]))
         assert result["test_loss"] != whole["test_loss"]
-    certificate, checks, _ = verify_run(tmp_path / "run")
+    certificate, checks, _, _ = verify_run(tmp_path / "run")
     assert all(check.passed is not False for check in checks), checks
     assert certificate["rounds_charged"] == result["rounds_charged"]
     assert json.loads((tmp_path / "run" / "certificate.json").read_text())["population"]["runs"] == 1
@@ -198,3 +199,88 @@ def test_the_same_noise_is_never_put_on_two_sums(tmp_path: Path, monkeypatch: py
     assert 0.6 < float((other - first).norm()) / (50 / 8 * (2 * 53) ** 0.5) < 1.5
     result = hush.simulate(hush.methods.dp_fedavg(noise=50.0), make_task(sizes=(4,) * 16), **how)
     assert result.rounds_charged == 4  # and once more, since that noise was kept nowhere
+
+
+def weights(result: hush.Result) -> torch.Tensor:
+    return torch.cat([value.flatten() for value in result.state_dict.values()])
+
+
+@pytest.mark.parametrize("other", ["another machine", "no memory"])
+def test_a_folder_that_was_copied_halfway_draws_noise_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """The same noise would cover two sums: this machine's memory and the other's know nothing of each other."""
+    right, more = one_round.plain_sum, 0.0
+    monkeypatch.setattr(one_round, "plain_sum", lambda *args: right(*args) + more)
+    how: dict[str, Any] = {"rounds": 4, "cohort": 8, "resume": True}
+    task, method = make_task(sizes=(4,) * 16), hush.methods.dp_fedavg(noise=50.0)
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hush.simulate(method, task, out=tmp_path / "here", on_round=stop, **how)
+    for place in ("there", "again"):
+        shutil.copytree(tmp_path / "here", tmp_path / place)
+    here = hush.simulate(method, task, out=tmp_path / "here", **how)
+    with pytest.raises(LedgerError, match="older copy"):  # on this machine
+        hush.simulate(method, task, out=tmp_path / "again", **how)
+    assert all(check.passed is not False for check in verify_run(tmp_path / "here").checks)
+    more = 1.0
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HUSH_HOME", str(tmp_path / ("file" if other == "no memory" else "home")))
+
+    def stop_again(record: dict[str, Any]) -> None:
+        if record["round"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.warns(UserWarning, match="does not remember this run"), pytest.raises(KeyboardInterrupt):
+        hush.simulate(method, task, out=tmp_path / "there", on_round=stop_again, **how)
+    assert "secret" not in json.loads((tmp_path / "there" / "run.json").read_text())  # for good
+    there = hush.simulate(method, task, out=tmp_path / "there", **how)
+    # two rounds of noise of std 50/8 on each of 53 weights, in both; the same noise would leave at most a client's worth of each
+    assert 0.6 < float((weights(here) - weights(there)).norm()) / (50 / 8 * (4 * 53) ** 0.5) < 1.5
+    assert all(check.passed is not False for check in verify_run(tmp_path / "there").checks)
+
+
+def test_one_run_that_is_trained_twice_is_two_runs(tmp_path: Path) -> None:
+    run = simulation.set_up(hush.methods.dp_fedavg(noise=5.0), make_task(), rounds=1, cohort=3)
+    first, second = simulation.train(run), simulation.train(run, out=tmp_path / "r")
+    assert first.run_id != second.run_id
+    assert float((weights(first) - weights(second)).norm()) > 1  # noise of std 5/3 each
+    again = simulation.set_up(hush.methods.dp_fedavg(noise=5.0), make_task(), rounds=1, cohort=3, noise_seed=1)
+    assert torch.equal(weights(simulation.train(again)), weights(simulation.train(again)))  # which has no guarantee
+
+
+@pytest.mark.parametrize("after", ["release", "model.safetensors", "certificate.json", "result.json"])
+def test_a_run_that_is_killed_at_its_end_is_released_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str) -> None:
+    """The ledger knows what is given out before it can be read; and no secret is left in a complete run's folder."""
+    write, release, out = RunDir.write_bytes, RunAccount.release, tmp_path / "r"
+
+    def killed_after_release(self: RunAccount, **sha256: str) -> None:
+        assert not (out / "model.safetensors").exists()
+        release(self, **sha256)
+        if after == "release":
+            raise KeyboardInterrupt
+
+    def killed(self: RunDir, name: str, data: bytes, mode: int = 0o644) -> None:
+        write(self, name, data, mode)
+        if name == after:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunAccount, "release", killed_after_release)
+        patch.setattr(RunDir, "write_bytes", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train_some("fast", out=out)
+    assert (out / "run.json").is_file()
+    if (out / "certificate.json").is_file():
+        assert {check.name for check in verify_run(out).checks if check.passed is False} == {"secrets"}
+    train_some("fast", out=out)
+    assert not RunDir(out).secrets
+    book = Ledger(out / "ledger.sqlite", look=True)
+    (run,) = book.populations["own"].runs.values()
+    assert len(run.released) == (1 if after == "result.json" else 2)
+    assert len({json.dumps(told.sha256) for told in run.released}) == 1
+    assert all(check.passed is not False for check in verify_run(out).checks)

@@ -77,12 +77,13 @@ def compare(methods: Annotated[list[str], typer.Argument(help="Two or more metho
 
 
 def _compare(experiments: list[Experiment], seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
-    rows, curves, first = [], {}, {}
+    rows, curves, first, private = [], {}, {}, 0
     with _kept(folder.path):
         for experiment in experiments:
             name = experiment.method.name
             results = _all_seeds(experiment, seeds, folder, RunDir(folder.path / as_folder(name)), data_dir, experiments)
             rows.append(over_seeds(results))
+            private += sum(result.guarantee is not None for result in results)
             curves[name], first[name] = results[0].history, results[0]
     folder.write_json("compare.json", {"methods": rows})
     picture = _plot(folder, curves, f"{rows[0]['model']} on {rows[0]['data']}")
@@ -92,6 +93,7 @@ def _compare(experiments: list[Experiment], seeds: int, folder: RunDir, data_dir
     out().print(comparison(rows))
     final, beside = first[experiments[-1].method.name], first.get("dp-fedavg")
     print(f"{final.method}: {final.sentence(beside if beside is not final else None)}.")
+    _each_by_itself(private)
     say(f"Everything is in {folder.path}" + (f"; the picture is {picture}" if picture else ""))
 
 
@@ -150,12 +152,16 @@ def _run_seeds(experiment: Experiment, seeds: int, folder: RunDir, data_dir: Pat
     if seeds > 1:
         out().print(comparison([value]))
     print((f"Seed {results[0].seed}: " if seeds > 1 else "") + results[0].sentence() + ".")
-    if seeds > 1 and results[0].guarantee is not None:
-        print(f"The epsilon is that of each run; publishing all {seeds} models costs more.")
+    _each_by_itself(sum(result.guarantee is not None for result in results))
     for result in results:
         if result.stopped:
             print((f"Seed {result.seed} stopped" if seeds > 1 else "Stopped") + f" early, {result.stopped}.")
     say(f"Everything is in {folder.path}")
+
+
+def _each_by_itself(models: int) -> None:
+    if models > 1:
+        print(f"The epsilon is that of each run; publishing all {models} models costs more.")
 
 
 def _all_seeds(
@@ -167,7 +173,7 @@ def _all_seeds(
         config = replace(experiment.config, seed=experiment.config.seed + i)
         place = folder if seeds == 1 else RunDir(folder.path / f"seed-{config.seed}")
         if place.finished:
-            results.append(Result.read(place))
+            results.append(_complete(place))
             continue
         own = replace(experiment, config=config)
         ready = own.set_up(own.task(data_dir))
@@ -186,14 +192,25 @@ def _one(ready: Run, folder: RunDir, label: str) -> Result:
     with round_progress() as progress:
         bar = progress.add_task(label, total=ready.rounds, figures="")
         result = train(ready, out=folder.path, resume=True, on_round=_advance(progress, bar))
+    _write_pages(folder, result)
+    return result
+
+
+def _complete(folder: RunDir) -> Result:
+    """A run that is there already; what a process that was killed at its very end still had to delete and to write is done now."""
+    folder.forget_secrets()
+    result = Result.read(folder)
+    if not (folder.has("certificate.html") and folder.has("report.html")):
+        _write_pages(folder, result)
+    return result
+
+
+def _write_pages(folder: RunDir, result: Result) -> None:
     from hush.report.certificate_page import certificate_page
     from hush.report.page import run_page
 
-    certificate = folder.read_json("certificate.json")
-    folder.write_bytes("certificate.html", certificate_page(certificate).encode())
-    details = folder.keep_rounds("diagnostics.jsonl", result.rounds)
-    folder.write_bytes("report.html", run_page(result, details).encode())
-    return result
+    folder.write_bytes("certificate.html", certificate_page(folder.read_json("certificate.json")).encode())
+    folder.write_bytes("report.html", run_page(result, folder.read_rounds("diagnostics.jsonl", result.rounds)).encode())
 
 
 def _planned_losses(ready: Run) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ def delta_of(ledger: str | None, population: str, rollback_protection: bool) -> 
         return None
     opened = Ledger(ledger, rollback_protection=rollback_protection)
     try:
-        pool = opened.populations.get(population)
+        pool = opened.populations.get(population.strip())
         return pool.delta if pool is not None else None
     finally:
         opened.close()
@@ -63,19 +64,46 @@ def refuse_uncharged(run: Run, done: Result) -> None:
 
 
 def identified(run: Run, folder: RunDir | None) -> Run:
-    """The run under the name and with the secret that its folder keeps until it is complete; secure noise is never kept."""
+    """The run under a name of its own, or under the name and with the secret that its folder keeps until it is complete.
+
+    Secure noise is never kept. A run that was set up once and is trained twice is two runs.
+    """
+    if run.privacy.plan is not None:
+        run = replace(run, identity=replace(run.identity, run_id=os.urandom(8).hex(), secret=Secret.fresh()))
     if folder is None:
         return run
     if folder.has(IDENTITY):
         kept = folder.read_json(IDENTITY)
         if kept["fingerprint"] != run.identity.fingerprint:
             raise DataError(f"{folder.path} holds a run with other settings or other data: it cannot go on from here.")
-        secret = run.identity.secret if run.identity.secure else Secret(bytes.fromhex(kept["secret"]))
-        return replace(run, identity=replace(run.identity, run_id=kept["run_id"], secret=secret))
+        run = replace(run, identity=replace(run.identity, run_id=kept["run_id"]))
+        if run.identity.secure or "secret" not in kept:
+            return run.drawing(run.identity.secret, secure=True)
+        return run.drawing(Secret(bytes.fromhex(kept["secret"])))
     if folder.has(CHECKPOINT):
         raise DataError(f"{folder.path} holds a run without its {IDENTITY}: what it released cannot be told, and it cannot go on.")
+    _keep(run, folder)
+    return run
+
+
+def _keep(run: Run, folder: RunDir) -> None:
     kept = {"run_id": run.identity.run_id, "fingerprint": run.identity.fingerprint}
     folder.write_json(IDENTITY, kept if run.identity.secure else kept | {"secret": run.identity.secret.key.hex()}, mode=0o600)
+
+
+def drawing_here(run: Run, folder: RunDir, account: RunAccount) -> Run:
+    """The run with its kept secret, where this machine began it; elsewhere with another, for good.
+
+    A folder that was copied halfway may go on in two places, and the memory of one knows nothing of the other: with one secret the
+    same noise would cover two sums.
+    """
+    if run.identity.secure or account.ledger.charged_here(run.identity.run_id):
+        return run
+    if account.charges:
+        told = "This machine does not remember this run: the rounds that are left are drawn with a secret of their own."
+        warnings.warn(told, stacklevel=2)
+    run = run.drawing(Secret.fresh(), secure=True)
+    _keep(run, folder)
     return run
 
 
@@ -90,10 +118,11 @@ def account_of(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAc
     try:
         name = run.config.population or run.data.task.name
         account = ledger.open_run(run.identity.run_id, name, run.privacy.plan)
-        if account.charges < now.charges:
+        if account.charges < now.charges or ledger.charged_here(account.run) is False:
             raise DataError(
-                f"{path} holds {account.charges} charges of this run, and {now.charges} were made: it is not the ledger that "
-                "the run was charged in. Give that one."
+                f"{path} holds {account.charges} charges of this run, and "
+                + (f"{now.charges} were made" if account.charges < now.charges else "this machine made some elsewhere")
+                + ": it is not the ledger that the run was charged in. Give that one."
             )
         if account.new and run.config.ledger is not None:
             warnings.warn(f"'{name}' is new in {path} and has no budget: rounds are recorded, not limited.", stacklevel=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,7 +106,7 @@ class Result:
             configuration=certificate["configuration"],
             proof=proof_from_dict(certificate),
             claim=Claim.from_dict(certificate["claim"]) if certificate.get("claim") else None,
-            history=folder.keep_rounds("rounds.jsonl", value["rounds"]),
+            history=folder.read_rounds("rounds.jsonl", value["rounds"]),
             state_dict=saved[0] if saved is not None else {},
         )
 
@@ -162,6 +163,23 @@ class Result:
             ratio = beside.uplink_bytes_per_client / self.uplink_bytes_per_client
             sent += f", {ratio:.3g}x less than {display_name(beside.method)}"
         return f"{learned}; {privacy}; {sent}"
+
+
+def released(certificate: dict[str, Any], result: dict[str, Any], folder: RunDir) -> dict[str, str]:
+    """The hashes that the ledger keeps of what a run gives out.
+
+    Without what all runs on these clients spent, but for their name: a run whose process was killed says the rest again to the
+    letter, while others may have been charged since. Those figures follow from the ledger itself.
+    """
+    rounds = folder.digest("rounds.jsonl") if folder.has("rounds.jsonl") else hashlib.sha256().hexdigest()
+    told = {"certificate": digest(_named(certificate)), "result": digest(_named(result)), "rounds": rounds}
+    return {"model": str(certificate.get("model_sha256"))} | told
+
+
+def _named(value: dict[str, Any]) -> dict[str, Any]:
+    """With the population's name in place of its figures."""
+    population = value.get("population")
+    return value | {"population": population.get("name") if isinstance(population, dict) else population}
 
 
 def display_name(method: str) -> str:

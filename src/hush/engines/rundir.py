@@ -71,15 +71,12 @@ class RunDir:
         self.write_bytes(name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode(), mode)
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, str], mode: int = 0o644) -> None:
-        import safetensors.torch
-
-        whole = {key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
-        self.write_bytes(name, safetensors.torch.save(whole, dict(meta)), mode)
+        self.write_bytes(name, tensors_as_bytes(tensors, meta), mode)
 
     def read_json(self, name: str) -> Any:
         path = self.path / name
         try:
-            return json.loads(path.read_text())
+            return json.loads(path.read_text(), object_pairs_hook=_each_key_once, parse_constant=_no_number)
         except FileNotFoundError:
             raise DataError(f"{self.path} holds no run: {name} is not there.") from None
         except (OSError, ValueError) as error:
@@ -109,8 +106,8 @@ class RunDir:
         except OSError as error:
             raise DiskError(f"{self.path / name} cannot be written: {error.strerror}. What was saved before is intact.") from error
 
-    def keep_rounds(self, name: str, rounds: int) -> list[dict[str, Any]]:
-        """The records of the first `rounds` rounds; later or half-written ones are what a killed round left, and are dropped."""
+    def read_rounds(self, name: str, rounds: int) -> list[dict[str, Any]]:
+        """The records of the first `rounds` rounds."""
         path = self.path / name
         kept = []
         for line in path.read_text().splitlines() if path.is_file() else []:
@@ -120,14 +117,46 @@ class RunDir:
                 continue
             if record.get("round", rounds + 1) <= rounds:
                 kept.append(record)
-        if path.is_file():
+        return kept
+
+    def keep_rounds(self, name: str, rounds: int) -> list[dict[str, Any]]:
+        """The same; later or half-written ones are what a killed round left, and are dropped."""
+        kept = self.read_rounds(name, rounds)
+        if self.has(name):
             self.write_bytes(name, "".join(json.dumps(r) + "\n" for r in kept).encode())
         return kept
 
+    @property
+    def secrets(self) -> list[Path]:
+        """What a run needs only to go on; and drafts, which hold as much, and which only a process that was killed leaves."""
+        kept = [self.path / name for name in (CHECKPOINT, IDENTITY)]
+        return [path for path in (*kept, *sorted(self.path.glob(".*.draft"))) if path.is_file()]
+
     def forget_secrets(self) -> None:
-        """What a run needs only to go on."""
-        for name in (CHECKPOINT, IDENTITY):
-            (self.path / name).unlink(missing_ok=True)
+        """Of a run that is complete."""
+        for path in self.secrets:
+            path.unlink(missing_ok=True)
+
+
+def tensors_as_bytes(tensors: Mapping[str, Tensor], meta: Mapping[str, str]) -> bytes:
+    """A file of tensors, before it is one."""
+    import safetensors.torch
+
+    whole = {key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
+    return safetensors.torch.save(whole, dict(meta))
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a key that stands there twice, readers would see one value and programs another."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key '{next(key for key in keys if keys.count(key) > 1)}' stands there twice")
+    return value
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
 
 
 def _flush_folder(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,13 +15,12 @@ from torch import Tensor
 from hush.core import Method
 from hush.engines import charging
 from hush.engines.conclude import conclude, configuration
-from hush.engines.result import Result
+from hush.engines.result import Result, released
 from hush.engines.round import play_round
 from hush.engines.run import Run, Snapshot
-from hush.engines.rundir import CHECKPOINT, RunDir
+from hush.engines.rundir import CHECKPOINT, IDENTITY, RunDir, tensors_as_bytes
 from hush.engines.setup import Keywords, set_up
 from hush.errors import UsageError
-from hush.privacy.certificate import digest
 from hush.privacy.ledger import BudgetSpent, RunAccount
 from hush.tasks.task import Task
 from hush.version import __version__
@@ -87,11 +87,14 @@ def train(run: Run, *, out: Path | None = None, resume: bool = False, on_round: 
             return done
     if folder is not None and (folder.finished or (folder.started and not resume)):
         raise UsageError(f"{folder.path} already holds a {'complete ' if folder.finished else ''}run: choose another folder.")
+    begun = folder is not None and folder.has(IDENTITY)
     run = charging.identified(run, folder)
     now, history = start(run, folder)
     with charging.account_of(run, folder, now) as account:
         if account is not None:  # a round that was paid for and not reached counts from the first record on
             now = replace(now, charges=max(now.charges, account.charges))
+        if account is not None and folder is not None and begun:
+            run = charging.drawing_here(run, folder, account)
         result = _all_rounds(run, now, history, folder, account, on_round)
         if folder is not None:
             _write(folder, result, account)
@@ -99,12 +102,12 @@ def train(run: Run, *, out: Path | None = None, resume: bool = False, on_round: 
 
 
 def _write(folder: RunDir, result: Result, account: RunAccount | None) -> None:
-    """Model, certificate and result; the ledger knows their hashes before anybody can read them."""
-    folder.write_tensors("model.safetensors", result.state_dict, {"hush": __version__})
-    model = folder.digest("model.safetensors")
-    certificate, figures = result.certificate(model), result.to_dict()
+    """Model, certificate and result; the ledger knows their hashes before anybody can read them, and that of the rounds."""
+    model = tensors_as_bytes(result.state_dict, {"hush": __version__})
+    certificate, figures = result.certificate(hashlib.sha256(model).hexdigest()), result.to_dict()
     if account is not None:
-        account.release(model=model, certificate=digest(certificate), result=digest(figures))
+        account.release(**released(certificate, figures, folder))
+    folder.write_bytes("model.safetensors", model)
     folder.write_json("certificate.json", certificate)
     folder.write_json("result.json", figures)
     folder.forget_secrets()
