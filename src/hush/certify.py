@@ -6,7 +6,6 @@ as they were when the run ended, so that also the author's words cannot be chang
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,18 +15,19 @@ from hush.cohort import sampling_name
 from hush.config import RunConfig, runs_of
 from hush.engines.conclude import describe, describe_sum
 from hush.engines.rundir import LEDGER, RunDir
-from hush.errors import DataError, HushError
+from hush.errors import DataError, HushError, UsageError
 from hush.experiment import Experiment
+from hush.plain import differing, plain
 from hush.plugins import shown
 from hush.privacy.accountant import account
 from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Unit
-from hush.privacy.ledger import Ledger, as_released
+from hush.privacy.ledger import Ledger
 from hush.privacy.plan import server_plan
-from hush.privacy.population import Population, Spending
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
 from hush.privacy.vocabulary import Enrolled, Plan
 from hush.privacy.written import plan_from_dict
+from hush.recorded import against_ledger, releases, says_nothing_was_released
 from hush.report.certificate_page import certificate_page
 from hush.version import __version__
 
@@ -49,6 +49,8 @@ class Verified(NamedTuple):
     checks: list[Check]
     said: list[str]
     """What nothing but the author's word stands for; of the result too, as `result.NAME`."""
+    unchecked: list[str]
+    """Files beside it that nothing was held against, and lines of `config.json`, as `config.NAME`."""
 
 
 def runs_in(path: Path) -> list[Path]:
@@ -64,26 +66,76 @@ def runs_in(path: Path) -> list[Path]:
 def verify_run(path: Path, ledger: Path | None = None) -> Verified:
     """Every check of a certificate; `ledger` is where the run was charged, if its settings do not say."""
     folder = RunDir(path)
-    certificate = folder.read_json("certificate.json")
-    checks, known = [_model(folder, certificate)], {"configuration_sha256", "model_sha256"}
-    checks += [_hashed(certificate), *([_page(folder, certificate)] if folder.has("certificate.html") else [])]
-    result = folder.read_json("result.json") if folder.has("result.json") else {}
-    if certificate.get("guarantee") is not None:
-        config = _config_of(path, certificate.get("method"))
-        file = ledger or (Path(config.ledger) if config is not None and config.ledger else path / LEDGER)
-        for check in (_figures(certificate), _settings(config, certificate), _ledger(path, file, certificate, result, ledger)):
-            checks.append(check.check)
-            known |= check.known
-    checks.insert(1, _result(result, certificate))
-    said = [leaf for leaf in _leaves(certificate) if not any(leaf == name or leaf.startswith(f"{name}.") for name in known)]
-    return Verified(certificate, checks, said + [f"result.{key}" for key in result if key not in _same_as(certificate)])
+    certificate = _object(folder, "certificate.json")
+    result = _object(folder, "result.json") if folder.has("result.json") else {}
+    checks = [_model(folder, certificate), _result(result, certificate), _secrets(folder), _hashed(certificate)]
+    checks += [_page(folder, certificate)] if folder.has("certificate.html") else []
+    derived = list(_derived(folder, certificate, result, ledger))
+    checks += [one.check for one in derived]
+    known = {"configuration_sha256", "model_sha256"}.union(*(one.known for one in derived))
+    copied = set[str]().union(*(one.copied for one in derived))
+    said = [leaf for leaf in leaves(certificate) if not _among(known, leaf) or _among(copied, leaf)]
+    said += [f"result.{key}" for key in result if key not in _same_as(certificate)]
+    return Verified(
+        certificate, checks, said, [*_other_files(folder, derived), *(name for one in derived for name in one.unchecked)]
+    )
 
 
 class Derived(NamedTuple):
     """A check, and the lines of the certificate that it stands for."""
 
     check: Check
-    known: set[str] = set()  # noqa: RUF012  (never changed)
+    known: frozenset[str] = frozenset()
+    copied: frozenset[str] = frozenset()
+    """Of these the lines that the check itself took from the certificate."""
+    unchecked: tuple[str, ...] = ()
+    """What of its sources it did not look at."""
+
+
+def _derived(folder: RunDir, certificate: Values, result: Values, given: Path | None) -> Iterator[Derived]:
+    """What follows from the plan, from the settings and from the ledger: of a run without a guarantee, as far as there are any."""
+    proved = certificate.get("guarantee") is not None
+    if proved:
+        yield _figures(certificate)
+    asked = None
+    try:
+        asked = _asked(folder.path, certificate.get("method"))
+    except HushError as error:
+        yield Derived(Check("settings", None if isinstance(error, DataError) else False, str(error)))
+    else:
+        if proved or asked is not None:
+            yield _settings(asked, certificate, given)
+    file = given or Path((asked.config.ledger if asked is not None else None) or folder.path / LEDGER)
+    if proved or says_nothing_was_released(certificate) or certificate.get("population") is not None or _filled(file):
+        yield _ledger(folder, file, certificate, result, shared=given is None and certificate.get("population") is not None)
+
+
+def _among(names: set[str], leaf: str) -> bool:
+    return any(leaf == name or leaf.startswith(f"{name}.") for name in names)
+
+
+def _object(folder: RunDir, name: str) -> Values:
+    value = folder.read_json(name)
+    if not isinstance(value, dict):
+        raise DataError(f"{folder.path / name} is not what a run of Hush writes.")
+    return value
+
+
+def _other_files(folder: RunDir, derived: list[Derived]) -> list[str]:
+    """What lies beside the certificate and was held against nothing."""
+    passed = {one.check.name for one in derived if one.check.passed is not None}
+    looked = {"certificate.json", "certificate.html", "result.json", "model.safetensors"}
+    looked |= {"config.json"} if "settings" in passed else set()
+    looked |= {"rounds.jsonl"} if "ledger" in passed else set()
+    looked |= {LEDGER + end for end in ("", "-wal", "-shm", "-journal")} | {path.name for path in folder.secrets}
+    return sorted(path.name for path in folder.path.iterdir() if path.is_file() and path.name not in looked)
+
+
+def _secrets(folder: RunDir) -> Check:
+    """A complete run has deleted what it needed to go on: with its secret anybody takes the noise off."""
+    left = ", ".join(path.name for path in folder.secrets)
+    told = f"{left} lies there, which nobody else may read: hush run --resume {folder.path} deletes it"
+    return Check("secrets", not left, told if left else "nothing is left of what the run needed to go on")
 
 
 def _page(folder: RunDir, certificate: Values) -> Check:
@@ -140,7 +192,8 @@ def _figures(certificate: Values) -> Derived:
     try:
         plan = plan_from_dict(certificate["plan"])
         known = proof_from_dict(certificate)
-        assert known is not None
+        if known is None:
+            raise UsageError("there is no guarantee")
         delta = known.guarantee.delta
         server = account(server_plan(plan), delta) if known.server is not None else None
         again = proof_to_dict(Proof(plan, account(plan, delta), server, known.no_server, known.claim))
@@ -150,55 +203,119 @@ def _figures(certificate: Values) -> Derived:
     except (HushError, KeyError, TypeError, ValueError, AttributeError) as error:
         return Derived(Check("figures", False, f"they cannot be recomputed: {error}"))
     names = set(again) - {"plan", "claim", "no_server_guarantee"}
-    wrong = _differing({name: again[name] for name in names}, certificate)
+    wrong = differing({name: again[name] for name in names}, certificate)
     if wrong:
         return Derived(Check("figures", False, f"the plan gives something else for {', '.join(wrong)}"))
     epsilon = again["guarantee"]["epsilon"]
     told = Check("figures", True, f"epsilon {epsilon:.6g} and what follows from it, recomputed from the plan")
-    return Derived(told, names - {"claimed_epsilon", "clients", "computed"} | {"computed.method", "computed.step"})
+    return Derived(told, frozenset(names - {"claimed_epsilon", "clients", "computed"} | {"computed.method", "computed.step"}))
 
 
 def _holders(plan: Plan) -> int | None:
     return plan.clients if plan.unit is Unit.RECORD else plan.population
 
 
-def _settings(config: RunConfig | None, certificate: Values) -> Derived:
+class Asked(NamedTuple):
+    """A run as `config.json` tells it."""
+
+    config: RunConfig
+    seeds: int
+
+
+def _asked(path: Path, method: object) -> Asked | None:
+    """The run as its folder describes it, or the folder above for a comparison or several seeds."""
+    for folder in (path, *list(path.resolve().parents)[:2]):
+        if (folder / "config.json").is_file():
+            runs, seeds = runs_of(RunDir(folder)), RunDir(folder).read_json("config.json").get("seeds")
+            if not isinstance(seeds, int) or seeds < 1 or (folder == path and (seeds, len(runs)) != (1, 1)):
+                raise UsageError(f"{folder / 'config.json'} does not describe the run in {path}")
+            return next((Asked(config, seeds) for config in runs if shown(config.method) == method), None)
+    return None
+
+
+_OF_THE_MACHINE = ("config.device", "config.memory", "config.chunk", "config.diagnostics", "config.seeds", "config.data_dir")
+"""What nothing on a certificate follows from, or not to the letter."""
+
+
+def _settings(asked: Asked | None, certificate: Values, given: Path | None) -> Derived:
     """All that follows from the settings that the run was started with."""
-    if config is None:
+    if asked is None or asked.config.from_python is not None:
         return Derived(Check("settings", None, "the run was started from Python: what it ran is the author's word"))
+    config = asked.config
     try:
-        expected, known = _from_settings(config, certificate)
+        _refuse_another(asked, certificate)
+        expected, copied = (_from_settings if certificate.get("guarantee") is not None else _without_proof)(config, certificate)
     except DataError as error:
         return Derived(Check("settings", None, f"it cannot be derived again here: {error}"))
-    except (HushError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (HushError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:  # or of a damaged certificate
         return Derived(Check("settings", False, f"the settings of the run give no such certificate: {error}"))
-    wrong = _differing(expected, certificate)
-    if wrong:
+    if wrong := differing(expected, certificate):
         return Derived(Check("settings", False, f"the settings of the run give something else for {', '.join(wrong)}"))
-    return Derived(
-        Check("settings", True, f"the plan and what ran, derived again from the settings of the run{known}"), set(expected)
+    told = Check(
+        "settings", True, f"the plan and what ran, derived again from the settings of the run{_counted(config, certificate)}"
     )
+    paths = [*(["config.ledger"] if given is not None else []), *(["config.data"] if config.data.endswith(".toml") else [])]
+    return Derived(told, frozenset(expected), frozenset(copied), (*_OF_THE_MACHINE, *paths))
 
 
-def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, str]:
-    """The certificate that the settings give, as far as they go, and what of it the certificate alone knows: sizes of data."""
+def _refuse_another(asked: Asked, certificate: Values) -> None:
+    """What the settings say of the run as a whole: its seed, whose privacy it spent, which figures are un-noised."""
+    config, seed, pool = asked.config, certificate["configuration"]["seed"], certificate.get("population")
+    if seed not in range(config.seed, config.seed + asked.seeds):
+        raise UsageError(f"its seed is {seed}")
+    name = (config.population or certificate["data"]).strip() if config.ledger is not None else config.population
+    if name != (pool["name"] if pool is not None else None):
+        raise UsageError("it names another population")
+    if certificate.get("guarantee") is not None and bool(config.diagnostics) != ("train_loss" in certificate["un_noised"]):
+        raise UsageError("it says something else of diagnostics")
+
+
+def _counted(config: RunConfig, certificate: Values) -> str:
+    """What of the data the certificate alone knows, in words."""
+    plan = certificate.get("plan")
+    if plan is not None and plan["unit"] == "record":
+        return f", for the {plan['population']:,} records of the smallest client that the certificate counts"
+    return "" if config.clients is not None else f", for the {certificate['clients']:,} clients that the certificate counts"
+
+
+def _without_proof(config: RunConfig, certificate: Values) -> tuple[Values, set[str]]:
+    """Of a run without a guarantee: what was asked for. What became of it is the author's word."""
+    experiment, ran = Experiment.of(config), certificate["configuration"]
+    own: Values = {"run": replace(config, seed=ran["seed"]).published(), "method": experiment.method.name, "rounds": config.rounds}
+    own |= {"cohort": plain(experiment.cohort), "dropout": config.dropout}
+    expected: Values = {
+        "method": experiment.method.name,
+        "cohort": experiment.cohort.size,
+        "sampling": sampling_name(experiment.cohort),
+    }
+    return expected | {"configuration": ran | own}, {f"configuration.{key}" for key in ran.keys() - own.keys() - {"seed"}}
+
+
+def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, set[str]]:
+    """The certificate that the settings give, as far as they go, and what had to be taken from it: sizes of data and model."""
     experiment = Experiment.of(config)
-    clients, told, ran = (
-        config.clients or certificate["clients"],
-        plan_from_dict(certificate["plan"]),
-        certificate["configuration"],
-    )
+    told, ran = plan_from_dict(certificate["plan"]), certificate["configuration"]
+    clients, copied = config.clients or certificate["clients"], {"configuration.parameters"}
     method, by_record = experiment.as_run(clients), told.unit is Unit.RECORD
-    enrolled = (
-        Enrolled(clients, told.population, told.total, told.parameters) if by_record else Enrolled(clients, dim=ran["parameters"])
-    )
-    shared = by_record or config.ledger is not None  # the default is the data's, or its population's
-    delta = certificate["guarantee"]["delta"] if shared and config.delta is None else config.delta
+    enrolled = Enrolled(clients, dim=ran["parameters"])
+    if told.parameters is not None:
+        copied.add("plan.parameters")
+    if by_record:
+        enrolled = Enrolled(clients, told.population, told.total, ran["parameters"])
+        copied |= {"plan.population", "plan.total", "configuration.records", "configuration.records_in_all"}
+    if config.clients is None:
+        copied |= {"clients", "configuration.clients", "plan.clients" if by_record else "plan.population"}
+    delta = config.delta
+    if config.ledger is not None and delta is None:  # the default is that of its population
+        delta = certificate["guarantee"]["delta"]
+        copied |= {"guarantee.delta", "configuration.delta"}
     settled = settle_privacy(method, experiment.cohort, enrolled, experiment.rounds, experiment.budget, delta, config.dropout)
-    assert settled.plan is not None, settled.refused
+    if settled.plan is None or config.noise_seed is not None:
+        raise UsageError(settled.refused or "nothing is proved of them")
     charged = as_charged(settled.plan, certificate["rounds_counted"], certificate["rounds_charged"])
     proof = certify(charged, settled.delta, settled.method)
-    assert proof is not None, "nothing was charged"
+    if proof is None:
+        raise UsageError("nothing was charged")
     summed = None
     if experiment.secure_sum is not None:
         sizes = (settled.method, experiment.cohort, clients, config.dropout, ran["parameters"], experiment.rounds)
@@ -217,102 +334,44 @@ def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, str]
         "no_guarantee": None,
     }
     expected.pop("computed")
-    known = "" if config.clients is not None else f", for the {clients:,} clients that the certificate counts"
-    if by_record:
-        known = f", for the {told.population:,} records of the smallest client that the certificate counts"
-    return expected, known
+    return expected, copied
 
 
-def _config_of(path: Path, method: object) -> RunConfig | None:
-    """The run as its folder describes it, or the folder above for a comparison or several seeds."""
-    for folder in (path, *list(path.resolve().parents)[:2]):
-        if (folder / "config.json").is_file():
-            return next((config for config in runs_of(RunDir(folder)) if shown(config.method) == method), None)
-    return None
+def _filled(file: Path) -> bool:
+    return file.is_file() and file.stat().st_size > 0
 
 
-def _ledger(path: Path, file: Path, certificate: Values, result: Values, given: Path | None) -> Derived:
+def _ledger(folder: RunDir, file: Path, certificate: Values, result: Values, shared: bool) -> Derived:
     """What was charged, and what was released, is what the certificate says; in a ledger whose chain holds."""
-    if not file.is_file() or file.stat().st_size == 0:  # an empty one would become a ledger
-        shared = given is None and certificate.get("population") is not None
+    if says_nothing_was_released(certificate) and certificate.get("secure_sum") is None:
+        return Derived(Check("ledger", False, "only a secure sum ends a round before anything is released, and there was none"))
+    if not _filled(file):
         told = "the run was charged in a ledger that it shares: name it with --ledger" if shared else f"{file} is not there"
         return Derived(Check("ledger", None, told))
     try:
-        ledger = Ledger(file, own=file == path / LEDGER, rollback_protection=False)
-        try:
-            wrong = "; ".join(_against_ledger(ledger, certificate, result))
-        finally:
-            ledger.close()
-    except (HushError, KeyError, TypeError, ValueError, AttributeError) as error:
+        ledger = Ledger(file, own=file == folder.path / LEDGER, rollback_protection=False, look=True)
+    except HushError as error:
         return Derived(Check("ledger", False, str(error)))
+    try:
+        wrong = "; ".join(against_ledger(ledger, folder, certificate, result))
+        often = releases(ledger, certificate["run_id"]) if not wrong else 0
+    finally:
+        ledger.close()
     if wrong:
         return Derived(Check("ledger", False, wrong))
+    told = "nothing of this run is charged"
+    if certificate.get("guarantee") is not None:
+        told = f"{certificate['rounds_charged']} rounds are charged, of the same plan, and what lies here was released"
+    told += f", {often} times the same: the process was killed after it" if often > 1 else ""
     unseen = f" (this machine could not tell whether it is an older copy: {ledger.no_memory})" if ledger.no_memory else ""
-    told = f"{certificate['rounds_charged']} rounds are charged, of the same plan, and model, certificate and result were released"
-    return Derived(Check("ledger", True, told + unseen), {"run_id", "rounds_charged", "rounds_counted", "population"})
+    known = frozenset({"run_id", "rounds_charged", "rounds_counted", "population"})
+    return Derived(Check("ledger", True, told + unseen), known)
 
 
-def _against_ledger(ledger: Ledger, certificate: Values, result: Values) -> Iterator[str]:
-    """What a ledger says otherwise: how often the run was charged, for what, what it gave out, and what all runs had spent."""
-    shared, name = certificate.get("population"), certificate["run_id"]
-    pools = [p for p in ledger.populations.values() if shared is None or p.name == shared["name"]]
-    runs = [pool.runs[name] for pool in pools if name in pool.runs]
-    if len(runs) != 1:
-        yield f"this run is charged in {len(runs)} populations there"
-        return
-    (run,) = runs
-    if run.charges != certificate["rounds_charged"]:
-        yield f"{run.charges} rounds of this run are charged there, not {certificate['rounds_charged']}"
-    if len(run.rounds) != certificate["rounds_counted"]:
-        yield f"{len(run.rounds)} different rounds of this run are charged there, not {certificate['rounds_counted']}"
-    if run.phase != as_released(plan_from_dict(certificate["plan"])).again(0):
-        yield "rounds of another plan are charged there"
-    yield from _against_releases(run, certificate, result)
-    if shared is not None:
-        yield from _against_pool(ledger, shared)
-
-
-def _against_releases(run: Spending, certificate: Values, result: Values) -> Iterator[str]:
-    """Whoever changes a line of what was released would have to write the ledger anew."""
-    now = {"model": certificate.get("model_sha256"), "certificate": digest(certificate), "result": digest(result)}
-    if not run.released:
-        yield "nothing was released there"
-    elif result and now not in run.released:
-        wrong = [name for name, hashed in now.items() if hashed != run.released[-1].get(name)]
-        yield f"another {' and '.join(wrong)} was released there"
-
-
-def _against_pool(ledger: Ledger, together: Values) -> Iterator[str]:
-    if not ledger.contains(together["ledger_head"]):
-        yield "the entry that the certificate names is not there"
-        return
-    pool: Population = ledger.populations_at(together["ledger_entries"])[together["name"]]
-    told = {"runs": len(pool.runs), "budget": pool.epsilon, "adaptive": pool.adaptive, "epsilon": pool.spent(together["delta"])}
-    told |= {"epsilon_adaptive": pool.filtered() if pool.adaptive else None}
-    if wrong := _differing(told, together):
-        yield f"of all runs together it says something else: {', '.join(wrong)}"
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[str]:
+def leaves(value: Any, path: str = "") -> Iterator[str]:
     """The names of all single values, as `plan.phases.0.rounds`; an empty list is one."""
     inside = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
     if not inside:
         yield path
     for key, item in inside:
-        yield from _leaves(item, f"{path}.{key}" if path else str(key))
-
-
-def _differing(expected: Values, told: Values, path: str = "") -> list[str]:
-    """The names of what is told otherwise; figures are compared to nine digits."""
-    return [f"{path}{key}" for key, value in expected.items() if key not in told or not _close(value, told[key])]
-
-
-def _close(a: Any, b: Any) -> bool:
-    """Equal, figures to nine digits."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_close(a[k], b[k]) for k in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(_close(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, float) and isinstance(b, int | float):
-        return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
-    return bool(a == b)
+        yield from leaves(item, f"{path}.{key}" if path else str(key))

@@ -34,3 +34,19 @@ def _tensor(value: Any) -> dict[str, Any]:
 def _kind(what: Any) -> str:
     home = str(getattr(what, "__module__", ""))
     return what.__qualname__ if home.split(".", maxsplit=1)[0] == "hush" else f"{home}.{what.__qualname__}"
+
+
+def differing(expected: dict[str, Any], told: dict[str, Any]) -> list[str]:
+    """The names of what is told otherwise; figures are compared to nine digits."""
+    return [key for key, value in expected.items() if key not in told or not _close(value, told[key])]
+
+
+def _close(a: Any, b: Any) -> bool:
+    """Equal, figures to nine digits."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_close(a[k], b[k]) for k in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(_close(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(a == b)

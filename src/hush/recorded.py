@@ -1,0 +1,94 @@
+"""What a run's ledger says of its certificate: how often it was charged, for what, what it gave out, what all runs had spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hush.engines.result import released
+from hush.engines.rundir import RunDir
+from hush.errors import HushError
+from hush.plain import differing
+from hush.privacy.ledger import Ledger, as_released
+from hush.privacy.population import Population, Spending
+from hush.privacy.written import plan_from_dict
+
+Values = dict[str, Any]
+
+
+def says_nothing_was_released(certificate: Values) -> bool:
+    """As a secure sum does of which every round broke off."""
+    aborted = certificate.get("rounds_aborted")
+    return certificate.get("guarantee") is None and bool(aborted) and aborted == certificate.get("rounds")
+
+
+def against_ledger(ledger: Ledger, folder: RunDir, certificate: Values, result: Values) -> list[str]:
+    """Everything that the ledger says otherwise."""
+    try:
+        return list(_against(ledger, folder, certificate, result))
+    except (HushError, KeyError, TypeError, ValueError, AttributeError) as error:
+        return [str(error)]
+
+
+def releases(ledger: Ledger, run: str) -> int:
+    """How often a run was released: more than once where its process was killed after it."""
+    return sum(len(pool.runs[run].released) for pool in ledger.populations.values() if run in pool.runs)
+
+
+def _against(ledger: Ledger, folder: RunDir, certificate: Values, result: Values) -> Iterator[str]:
+    shared, name = certificate.get("population"), certificate["run_id"]
+    if ledger.charged_here(name) is False:
+        yield "this machine has seen this run charged in another ledger"
+    charged = [pool for pool in ledger.populations.values() if name in pool.runs]
+    if certificate.get("guarantee") is None:
+        if charges := sum(pool.runs[name].charges for pool in charged):
+            yield f"{charges} rounds of this run are charged there, and the certificate has no guarantee"
+        if shared is not None:
+            yield from _against_pool(ledger, certificate, None)
+        return
+    if len(charged) != 1 or (shared is not None and charged[0].name != shared["name"]):
+        yield f"this run is charged in {len(charged)} populations there" if len(charged) != 1 else "another population is charged"
+        return
+    run = charged[0].runs[name]
+    if run.charges != certificate["rounds_charged"]:
+        yield f"{run.charges} rounds of this run are charged there, not {certificate['rounds_charged']}"
+    if len(run.rounds) != certificate["rounds_counted"]:
+        yield f"{len(run.rounds)} different rounds of this run are charged there, not {certificate['rounds_counted']}"
+    if run.phase != as_released(plan_from_dict(certificate["plan"])).again(0):
+        yield "rounds of another plan are charged there"
+    yield from _against_releases(run, folder, certificate, result)
+    if shared is not None:
+        yield from _against_pool(ledger, certificate, run)
+
+
+def _against_releases(run: Spending, folder: RunDir, certificate: Values, result: Values) -> Iterator[str]:
+    """Whoever changes a line of what was released would have to write the ledger anew: to add a release is not enough."""
+    now = released(certificate, result, folder)
+    there = {"model": True, "certificate": True, "result": bool(result), "rounds": folder.has("rounds.jsonl")}
+    wrong = [name for name, hashed in now.items() if there[name] and any(r.sha256.get(name) != hashed for r in run.released)]
+    if not run.released:
+        yield "nothing was released there"
+    elif wrong:
+        often = f" ({len(run.released)} releases are there, and all must agree)" if len(run.released) > 1 else ""
+        yield f"another {' and '.join(wrong)} was released there{often}"
+
+
+def _against_pool(ledger: Ledger, certificate: Values, run: Spending | None) -> Iterator[str]:
+    """What all runs had spent when this one ended: after its last charge, and before its last release."""
+    together = certificate["population"]
+    entries = together["ledger_entries"]
+    if ledger.hash_of(entries) != together["ledger_head"]:
+        yield f"entry {entries} is not the one that the certificate names"
+        return
+    pool: Population = ledger.populations_at(entries)[together["name"]]
+    delta = pool.delta if pool.delta is not None else certificate["configuration"]["delta"]
+    told = {"name": pool.name, "runs": len(pool.runs), "epsilon": pool.spent(delta), "delta": delta, "budget": pool.epsilon}
+    told |= {"adaptive": pool.adaptive, "epsilon_adaptive": pool.filtered() if pool.adaptive else None}
+    told |= {"ledger_entries": entries, "ledger_head": together["ledger_head"]}
+    if wrong := [*differing(told, together), *(key for key in together if key not in told)]:
+        yield f"of all runs together it says something else: {', '.join(wrong)}"
+    if run is None:
+        return
+    own = pool.runs.get(certificate["run_id"])
+    if own is None or own.charges != run.charges or any(entries >= release.entry for release in run.released[-1:]):
+        yield f"entry {entries} is not where this run ended"
