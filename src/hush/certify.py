@@ -20,7 +20,7 @@ from hush.experiment import Experiment
 from hush.plain import differing, plain
 from hush.plugins import shown
 from hush.privacy.accountant import account
-from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
+from hush.privacy.certificate import FORMAT, digest, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger
 from hush.privacy.plan import server_plan
@@ -67,6 +67,9 @@ def verify_run(path: Path, ledger: Path | None = None) -> Verified:
     """Every check of a certificate; `ledger` is where the run was charged, if its settings do not say."""
     folder = RunDir(path)
     certificate = _object(folder, "certificate.json")
+    if certificate.get("format") != FORMAT:
+        told = certificate.get("format", 1)
+        raise DataError(f"{path / 'certificate.json'} has format {told}, and this Hush reads {FORMAT}: use the Hush that wrote it.")
     result = _object(folder, "result.json") if folder.has("result.json") else {}
     checks = [_model(folder, certificate), _result(result, certificate), _secrets(folder), _hashed(certificate)]
     checks += [_page(folder, certificate)] if folder.has("certificate.html") else []

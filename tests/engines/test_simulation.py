@@ -349,11 +349,14 @@ def test_resume_refuses_another_run(tmp_path: Path) -> None:
         hush.simulate(method, task, rounds=3, cohort=4, out=tmp_path, on_round=stop)
     checkpoint, kept = tmp_path / "checkpoint.safetensors", tmp_path / "run.json"
     assert all(path.stat().st_mode & 0o077 == 0 for path in (checkpoint, kept))
-    with pytest.raises(hush.DataError, match="other settings or other data"):
+    with pytest.raises(hush.DataError, match="other initial weights and other data"):
         hush.simulate(method, make_task(sizes=SIZES, seed=1), rounds=3, cohort=4, out=tmp_path, resume=True)
     for other in ({"cohort": 5}, {"seed": 1}, {"noise_mode": "secure"}, {"noise_seed": 1}, {"rounds": 4}):
-        with pytest.raises(hush.DataError, match="other settings or other data"):
+        with pytest.raises(hush.DataError, match="a run with other settings: it cannot go on"):
             hush.simulate(method, task, **{"rounds": 3, "cohort": 4} | other, out=tmp_path, resume=True)  # type: ignore[arg-type]
+    anew = replace(task, model=nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)))
+    with pytest.raises(hush.DataError, match="other initial weights: call torch.manual_seed before building the model"):
+        hush.simulate(method, anew, rounds=3, cohort=4, out=tmp_path, resume=True)
     checkpoint.write_bytes(checkpoint.read_bytes()[:100])
     with pytest.raises(hush.DataError, match="damaged"):
         hush.simulate(method, task, rounds=3, cohort=4, out=tmp_path, resume=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hush.config import RunConfig
 from hush.core import Method
+from hush.engines.fingerprint import INITIAL
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
 from hush.engines.rundir import CHECKPOINT, IDENTITY, LEDGER, RunDir
@@ -74,8 +75,7 @@ def identified(run: Run, folder: RunDir | None) -> Run:
         return run
     if folder.has(IDENTITY):
         kept = folder.read_json(IDENTITY)
-        if kept["fingerprint"] != run.identity.fingerprint:
-            raise DataError(f"{folder.path} holds a run with other settings or other data: it cannot go on from here.")
+        _refuse_another(run, kept["fingerprint"], folder)
         run = replace(run, identity=replace(run.identity, run_id=kept["run_id"]))
         if run.identity.secure or "secret" not in kept:
             return run.drawing(run.identity.secret, secure=True)
@@ -86,8 +86,17 @@ def identified(run: Run, folder: RunDir | None) -> Run:
     return run
 
 
+def _refuse_another(run: Run, known: dict[str, str], folder: RunDir) -> None:
+    """Only the same run goes on: the same settings, the same start, the same data."""
+    other = [name for name, digest in run.identity.fingerprint.items() if known.get(name) != digest]
+    if not other:
+        return
+    fix = ": call torch.manual_seed before building the model" if other == [INITIAL] else ": it cannot go on from here"
+    raise DataError(f"{folder.path} holds a run with other {' and other '.join(other)}{fix}.")
+
+
 def _keep(run: Run, folder: RunDir) -> None:
-    kept = {"run_id": run.identity.run_id, "fingerprint": run.identity.fingerprint}
+    kept = {"run_id": run.identity.run_id, "fingerprint": dict(run.identity.fingerprint)}
     folder.write_json(IDENTITY, kept if run.identity.secure else kept | {"secret": run.identity.secret.key.hex()}, mode=0o600)
 
 

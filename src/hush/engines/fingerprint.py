@@ -15,16 +15,24 @@ from hush.core import Method
 from hush.tasks.task import Clients, Task
 from hush.version import __version__
 
+INITIAL = "initial weights"
 
-def fingerprint(method: Method, task: Task, *settings: object) -> str:
-    """A digest of what a run was started with. Code is not in it: a changed sum gets noise of its own (`charging.charge`)."""
+
+def fingerprint(method: Method, task: Task, *settings: object) -> dict[str, str]:
+    """Digests of what a run was started with. Code is not in them: a changed sum gets noise of its own (`charging.charge`)."""
     stations = (method.local, *method.pipeline.parts, method.server)
     told = [repr(part) for part in (method.name, *stations, task.model, *settings, __version__)]
-    digest = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", "\n".join(told)).encode())  # addresses differ from process to process
-    tensors: list[Tensor] = [task.train.x, task.train.y, task.train.sizes, *task.model.state_dict().values()]
+    words = re.sub(r" at 0x[0-9a-f]+", "", "\n".join(told))  # addresses differ from process to process
+    held: list[Tensor] = [task.train.x, task.train.y, task.train.sizes]
     for part in (task.test, task.validation, task.public):
         if part is not None:
-            tensors += [part.x, part.y, part.sizes] if isinstance(part, Clients) else list(part)  # type: ignore[arg-type]
+            held += [part.x, part.y, part.sizes] if isinstance(part, Clients) else list(part)  # type: ignore[arg-type]
+    weights = list(task.model.state_dict().values())
+    return {"settings": hashlib.sha256(words.encode()).hexdigest(), INITIAL: _digest(weights), "data": _digest(held)}
+
+
+def _digest(tensors: list[Tensor]) -> str:
+    digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from hush.engines.rundir import RunDir
-from hush.privacy.certificate import digest, proof_from_dict, proof_to_dict
+from hush.privacy.certificate import FORMAT, digest, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Guarantee
 from hush.privacy.settle import Proof
 from hush.privacy.theorems import Claim
@@ -129,6 +129,7 @@ class Result:
             key: getattr(self, key)
             for key in (*keys, "noise_multiplier", "claimed_epsilon", "population", "run_id", "hush_version")
         }
+        facts = {"format": FORMAT} | facts
         facts |= {"caveats": list(self.caveats), "un_noised": list(self.un_noised), "no_guarantee": self.no_guarantee}
         return (
             facts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,7 +58,7 @@ class Identity:
 
     run_id: str
     """Random: it tells nothing."""
-    fingerprint: str
+    fingerprint: Mapping[str, str]
     """Of settings and data: only the same run may go on in a folder."""
     secret: Secret
     secure: bool

@@ -16,6 +16,9 @@ from hush.privacy.theorems import Claim
 from hush.privacy.written import plan_from_dict, plan_to_dict
 from hush.version import __version__
 
+FORMAT = 2
+"""Of certificates: settings and parts as data. In format 1 they were text."""
+
 _DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
 
 _PROTECTED = {
