@@ -355,7 +355,7 @@ def test_resume_refuses_another_run(tmp_path: Path) -> None:
         with pytest.raises(hush.DataError, match="a run with other settings: it cannot go on"):
             hush.simulate(method, task, **{"rounds": 3, "cohort": 4} | other, out=tmp_path, resume=True)  # type: ignore[arg-type]
     anew = replace(task, model=nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)))
-    with pytest.raises(hush.DataError, match="other initial weights: call torch.manual_seed before building the model"):
+    with pytest.raises(hush.DataError, match=r"other initial weights: call torch.manual_seed before building the model"):
         hush.simulate(method, anew, rounds=3, cohort=4, out=tmp_path, resume=True)
     checkpoint.write_bytes(checkpoint.read_bytes()[:100])
     with pytest.raises(hush.DataError, match="damaged"):
