@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import hush
 from hush import NoGuarantee, UsageError, methods
 from hush.cohort import FixedSize
 from hush.core import Bound, LocalUpdate, Method, Trained, Transform, chain
+from hush.engines.setup import set_up
 from hush.local.sgd import Sgd
 from hush.local.weigh import Weigh
 from hush.server import Average
@@ -203,3 +205,93 @@ class Lazy(nn.Module):
 def test_a_model_that_settles_at_its_first_call_is_taken() -> None:
     task = make_task()
     assert run(methods.dp_fedavg(noise=1.0), replace(task, model=Lazy())).epsilon is not None
+
+
+class Settling(nn.Module):
+    """Takes a number from the first examples that it sees, and keeps it: data-dependent initialisation."""
+
+    def __init__(self, picky: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.scale, self.picky = nn.Linear(6, 3), None, picky
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.scale is None:
+            self.settle(x.detach())
+        return self.layer(x / (self.scale or 1.0))
+
+    def settle(self, x: Tensor) -> None:
+        if self.picky and bool((x == 1).any()):
+            raise ValueError("no ones, please")
+        self.scale = float(x.abs().max())
+
+
+class SettlingUntraced(Settling):
+    """The same, but not while vmap hides the values: it waits until clients come one by one, or until it is judged."""
+
+    def settle(self, x: Tensor) -> None:
+        with suppress(RuntimeError):
+            super().settle(x)
+
+
+class SettlingLoss:
+    def __init__(self) -> None:
+        self.weight: float | None = None
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.weight is None:
+            self.weight = float(targets.max()) + 1.0
+        return nn.functional.cross_entropy(outputs, targets, reduction="none") / self.weight
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ["fast", "secure"])
+@pytest.mark.parametrize("kind", [Settling, SettlingUntraced])
+def test_what_a_model_settles_at_its_first_call_holds_nothing_of_a_client(kind: type[Settling], mode: str) -> None:
+    task, settled = make_task(), set()
+    for scale in (1.0, 50.0):
+        other = hush.Clients(scale * task.train.x, task.train.y, task.train.sizes)
+        how: dict[str, Any] = {"rounds": 1, "cohort": FixedSize(6), "noise_mode": mode}
+        run = set_up(methods.dp_fedavg(noise=1.0), hush.Task(kind(), other), **how)
+        settled.add(run.data.learner.module.scale)
+    assert settled == {1.0}
+
+
+def test_what_a_loss_settles_holds_nothing_of_a_client() -> None:
+    task, loss = make_task(), SettlingLoss()
+    assert int(task.train.y.max()) == 2
+    assert run(methods.dp_fedavg(noise=1.0), replace(task, loss=loss)).epsilon is not None
+    assert loss.weight == 2.0  # of targets 0 and 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ["fast", "secure"])
+def test_a_model_that_settles_on_clients_examples_alone_is_refused(mode: str) -> None:
+    with pytest.raises(UsageError, match="remembers what it was trained on"):
+        run(methods.dp_fedavg(noise=1.0), hush.Task(Settling(picky=True), make_task().train), noise_mode=mode)
+
+
+class Refusing(nn.Module):
+    """Does not run on examples of nobody, and keeps nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x == 1).any()):
+            raise ValueError("no ones, please")
+        return self.layer(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ["fast", "secure"])
+def test_a_model_that_does_not_run_on_examples_of_nobody_is_taken_where_it_keeps_nothing(mode: str) -> None:
+    assert run(methods.dp_fedavg(noise=1.0), hush.Task(Refusing(), make_task().train), noise_mode=mode).epsilon is not None
+
+
+def test_tokens_of_nobody_are_in_every_table() -> None:
+    tokens = [(torch.randint(0, 9, (4, 5)), torch.randint(0, 3, (4,))) for _ in range(6)]
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 3))
+    assert run(methods.dp_fedavg(noise=1.0), hush.Task(model, tokens), noise_mode="secure").epsilon is not None

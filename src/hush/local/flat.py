@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import torch
@@ -158,12 +158,16 @@ class FlatModel:
         return torch.stack([g for g, _ in rows]), torch.stack([loss for _, loss in rows])
 
     def probe(self, x: Tensor, y: Tensor) -> None:
-        """Try two clients on an example or two: settle whether the module vectorises, and refuse what must not be trained."""
+        """Try two clients on an example or two: settle whether the module vectorises, and refuse what must not be trained.
+
+        What a model settles at its first call it settles on examples of nobody, so that it holds nothing of a client's.
+        """
         if len(x) == 0:
             return
         rows = two_different(x)
         writes = {n: b._version for n, b in self.module.named_buffers()}
-        why = ""
+        self._call_every_way(of_nobody(x), of_nobody(y))
+        settled, why = (remembered(self.module), remembered(self.loss)), ""
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
@@ -184,7 +188,7 @@ class FlatModel:
                 except Exception as error:
                     raise UsageError(f"The model does not train on one example of the data: {first_line(error)}") from error
         self._refuse_changed_buffers(writes)
-        self._refuse_memory(x, y)
+        self._refuse_memory(x, y, settled)
         if bool(torch.isfinite(x[rows]).all()) and not bool(torch.isfinite(losses).all()):
             raise UsageError("The model returns NaN or infinity on finite examples before any training: check it.")
         self._slow_layers = any(_FALLBACK in str(w.message) for w in said)
@@ -195,12 +199,9 @@ class FlatModel:
 
     def probe_nobodys(self, x: Tensor, y: Tensor) -> None:
         """Settle again whether the module vectorises, on examples of nobody: no client's may decide how others are computed."""
-        drawn = x.new_zeros(2, *x.shape[1:]), y.new_zeros(2, *y.shape[1:])
-        for values in drawn:
-            values[1] = 1
         try:
             with warnings.catch_warnings(action="ignore"):
-                self.probe(*drawn)
+                self.probe(of_nobody(x), of_nobody(y))
         except UsageError:
             self.vectorised = False
 
@@ -241,15 +242,28 @@ class FlatModel:
             return True  # nothing to compare: such a client contributes zero
         return bool((plain - padded).norm() <= rounding * plain.norm())
 
-    def _refuse_memory(self, x: Tensor, y: Tensor) -> None:
-        """What it keeps elsewhere counts as well. It may settle at its first call; other examples must then change nothing."""
-        before = remembered(self.module), remembered(self.loss)
-        with warnings.catch_warnings(action="ignore"):
-            self._probe_step(x, y, torch.tensor([len(x) - 1, len(x) // 2], device=x.device))
-        if before != (remembered(self.module), remembered(self.loss)):
+    def _call_every_way(self, x: Tensor, y: Tensor) -> None:
+        """As judging and training call it: without gradients, client by client, and many at once, where a value cannot be read.
+
+        On two examples each time, whoever's they are. What fails here fails again in the trial, which says why.
+        """
+        rows, devices = torch.arange(len(x), device=x.device), [self.device] if self.device.type == "cuda" else []
+        with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=devices):
+            with suppress(Exception):
+                self.scores(self._start, x, y)
+            for learner in (self, self.one_by_one()):
+                with suppress(Exception):
+                    learner._probe_step(x, y, rows)
+
+    def _refuse_memory(self, x: Tensor, y: Tensor, settled: tuple[str, str]) -> None:
+        """What it keeps elsewhere counts as well. What it `settled` on examples of nobody, clients' must not change."""
+        rows = torch.tensor([len(x) - 1, len(x) // 2], device=x.device)
+        self._call_every_way(x[rows], y[rows])
+        if settled != (remembered(self.module), remembered(self.loss)):
             raise UsageError(
                 "The model, or its loss, remembers what it was trained on, in an attribute or in a frozen weight, which carries "
-                "clients' data into each other's updates: let forward change nothing."
+                "clients' data into each other's updates: let forward change nothing, but for what it settles when it is first "
+                "called, on an example of zeros and one of ones."
             )
 
     def _refuse_changed_buffers(self, writes: dict[str, int]) -> None:
@@ -349,6 +363,13 @@ class FlatModel:
             loss = self._keyed_loss(row, x, y, weight, key)
         (gradient,) = torch.autograd.grad(loss, row)
         return gradient, loss.detach()
+
+
+def of_nobody(values: Tensor) -> Tensor:
+    """An example of zeros and one of ones, of the same shape and kind as these: nobody's, and tokens that every table has."""
+    made = values.new_zeros(2, *values.shape[1:])
+    made[1] = 1
+    return made
 
 
 def two_different(x: Tensor) -> Tensor:
