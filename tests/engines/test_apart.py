@@ -144,6 +144,32 @@ def test_so_it_is_for_every_kind_of_model_and_for_long_training(
         assert differing(first, rows(ready(method, changed(task, change), **how))) <= {VICTIM}
 
 
+def channels_last(x: Tensor) -> Tensor:
+    """The same values, laid out with the channels next to each other; with a single channel by its strides alone."""
+    n, channels, height, width = x.shape
+    return torch.empty_strided(x.shape, (channels * height * width, 1, width * channels, channels)).copy_(x)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_how_one_clients_images_lie_in_memory_changes_nothing_for_others(channels: int, frozen: bool) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(16 * 36, 3))
+    model[0].requires_grad_(not frozen)
+    plain = [(torch.randn(n, channels, 8, 8), torch.arange(n) % 3) for n in SIZES]
+    last = [(channels_last(x), y) for x, y in plain]
+
+    def sent(parts: list[tuple[Tensor, Tensor]]) -> dict[int, tuple[Tensor, Tensor]]:
+        method = methods.dp_fedavg(lr=0.1, local_epochs=3)
+        return rows(ready(method, hush.Task(model, parts), noise_mode="secure"))
+
+    for parts, others in ((plain, last), (last, plain)):
+        first, (x, y) = sent(parts), others[VICTIM]
+        for own, differ in (((x, y), set()), ((x[:0], y[:0]), {VICTIM}), ((torch.zeros(0, *x.shape[1:]), y[:0]), {VICTIM})):
+            assert differing(first, sent([own if i == VICTIM else part for i, part in enumerate(parts)])) == differ
+
+
 def test_without_slots_shapes_follow_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an attacker used: where shapes change with a neighbour's data, so do last bits, and long training makes them large."""
     task = make_task(sizes=SIZES, features=9, model=nn.Linear(9, 3))

@@ -45,6 +45,8 @@ class Clients:
             raise UsageError(
                 f"{len(self.x)} inputs, {len(self.y)} targets and clients' sizes of {int(self.sizes.sum())} in all differ."
             )
+        for name in ("x", "y"):
+            object.__setattr__(self, name, in_order(getattr(self, name)))
 
     @staticmethod
     def of(parts: Sequence[Part] | Mapping[Any, Part]) -> Clients:
@@ -83,6 +85,14 @@ class Clients:
         starts = torch.cumsum(self.sizes, 0) - self.sizes
         ids = ids.to(self.sizes.device)
         return Shard(self.x, self.y, starts[ids], self.sizes[ids])
+
+
+def in_order(values: Tensor) -> Tensor:
+    """The same values row after row in memory. PyTorch picks another convolution for images that lie otherwise, all of them, and
+    how a concatenation lies is decided by its parts: by one client, for everybody. A view of a flat one has no odd strides left,
+    which those of a single channel may keep.
+    """
+    return values.contiguous().flatten().view(values.shape)
 
 
 def whole(examples: Examples) -> Shard:
