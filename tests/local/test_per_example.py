@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from hush import UsageError
+from hush.local import per_example
 from hush.local.flat import FlatModel
 from hush.local.ghost import Product
 from hush.local.own_rows import OwnRows
@@ -445,8 +447,38 @@ def test_reduced_precision_is_as_it_was_afterwards(precision: str) -> None:
         torch.set_float32_matmul_precision("highest")
 
 
+def huge_inputs(kind: str, clip: float) -> Iterator[tuple[FlatModel, Tensor, Tensor]]:
+    """Models, examples and targets: something tiny comes back, something huge went in, and the gradient is their product."""
+    for power in torch.linspace(-45, 0, 40).tolist():
+        for huge in (1e18, 1e19, 3e19, 1e25, 1e30, 1e34, 1e37, 3e38):
+            if kind == "outer":
+                learner = FlatModel(nn.Sequential(nn.Linear(64, 1), nn.Flatten(0)), lambda o, t: o * t)
+                yield learner, torch.full((1, 1, 64), huge), torch.full((1, 1), 10.0**power)
+            else:  # two positions: an ordinary one, and one that is huge where next to nothing comes back
+                learner = FlatModel(nn.Sequential(nn.Linear(64, 64, bias=False), nn.Flatten()), lambda o, t: (o * t).sum(1))
+                x = torch.ones(1, 1, 2, 64)
+                x[..., 1, :] = huge
+                yield learner, x, torch.cat([torch.full((1, 1, 64), 1e-4 * clip), torch.full((1, 1, 64), 10.0**power)], 2)
+
+
+@pytest.mark.parametrize("clip", [1e-9, 1e-4, 1.0])
+@pytest.mark.parametrize("kind", ["outer", "positions"])
+def test_what_single_precision_rounds_coarsely_does_not_slip_past_the_clip(
+    kind: str, clip: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(per_example, "_tried", lambda *given: per_example._Trial("", (1, 1)))  # on two ordinary ones it serves
+    real, keys, some = torch.tensor([[True]]), torch.arange(1), 0
+    for learner, x, y in huge_inputs(kind, clip):
+        for mask in (None, torch.arange(learner.dim)[None] % 3 > 0):
+            given = (learner, learner.initial()[None], x, y, real, keys, L2Clip(clip), mask)
+            norm = float(clipped_sums(*given, path="ghost").sums.double().norm())
+            assert norm <= clip
+            some += norm > 0.99 * clip
+    assert some > 10  # most of these are clipped, and not dropped
+
+
 def test_settings_that_make_no_sense_are_refused() -> None:
-    for wrong in (0.0, -1.0, math.inf, math.nan):
+    for wrong in (0.0, -1.0, 1e-10, 1e31, math.inf, math.nan):  # 1e-10: beside it, what single precision rounds away would show
         with pytest.raises(UsageError, match="positive"):
             L2Clip(wrong)
         with pytest.raises(UsageError, match="positive"):

@@ -15,6 +15,7 @@ from hush.local.dp_sgd import DpSgd, Read
 from hush.local.flat import FlatModel
 from hush.local.per_example import ClippedSums, L2Clip
 from hush.local.records import record_batches
+from hush.transforms.clip import LEAST
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class FedSpaAsWritten(AsWritten):
         now = params.expand(len(data.size), -1)
         found, _ = learner.gradients(now, data.x[batch.rows], data.y[batch.rows], batch.real.to(params.dtype), keys)
         middle = float(found[torch.isfinite(found)].abs().median()) if found.numel() else 0.0
-        return replace(self, clip=L2Clip(max(middle, 1e-12) * math.sqrt(params.numel())))
+        return replace(self, clip=L2Clip(max(middle * math.sqrt(params.numel()), LEAST)))
 
 
 @dataclass(frozen=True)

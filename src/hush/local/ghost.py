@@ -122,12 +122,15 @@ class Product(_Call):
         a, b = self.columns().reshape(-1, into, t).double(), self.b.reshape(-1, out, t).double()
         if t > 1:  # the sum over positions t, s of <b_t, b_s> <a_t, a_s>
             of_a, of_b = (torch.bmm(v.mT, v) for v in (a, b))
-            spread = (of_a.diagonal(0, 1, 2).sqrt() * of_b.diagonal(0, 1, 2).sqrt()).sum(1)
-            return _guarded((of_a * of_b).sum((1, 2)), spread, self.b)
+            went_in = of_a.diagonal(0, 1, 2)
+            spread = (went_in.sqrt() * of_b.diagonal(0, 1, 2).sqrt()).sum(1)
+            most = went_in.amax(1).view(self.b.shape[:2]).T
+            return _weighable(_guarded((of_a * of_b).sum((1, 2)), spread, self.b), most, self.b)
         a, b = (v.square().view(*self.b.shape[:2], -1).transpose(0, 1) for v in (a, b))
+        most = a.sum(2)
         if mask is None:
-            return a.sum(2) * b.sum(2)
-        return (torch.bmm(b, mask[:, self.weight].reshape(-1, out, into).double()) * a).sum(2)
+            return _weighable(most * b.sum(2), most, self.b)
+        return _weighable((torch.bmm(b, mask[:, self.weight].reshape(-1, out, into).double()) * a).sum(2), most, self.b)
 
     def total(self, factors: Tensor, alive: Tensor) -> Tensor:
         own = alive.T[:, :, None, None]
@@ -166,6 +169,16 @@ class _Table(_Call):
         rows = (self.weight.stop - self.weight.start) // width
         place = self.a + torch.arange(clients, device=b.device)[:, None] * rows
         return b.new_zeros(clients * rows, width).index_add_(0, place.flatten(), b.reshape(-1, width)).view(clients, -1)
+
+
+_LARGEST = 2.0**64
+"""The most that goes into a layer, in single precision: `total` weighs what came back, and a small product is off by up to 2^-150.
+With more than this going in, that would show beside the smallest clip. Such a record counts as one that is not finite."""
+
+
+def _weighable(squares: Tensor, most: Tensor, like: Tensor) -> Tensor:
+    """Squared norms, infinite where what went in, `most` when squared, is too large for `like`'s precision."""
+    return squares if like.dtype is torch.float64 else torch.where(most <= _LARGEST**2, squares, torch.inf)
 
 
 def _guarded(square: Tensor, spread: Tensor, like: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ for two clients and two examples, in float64, it must give what `plain` gives.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from hush.local.ghost import Recorder, Step, Unsupported
 from hush.local.own_rows import OwnRows
 from hush.random import fold, uniform
 from hush.rows import exact_l2, wide
+from hush.transforms.clip import check_clip
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,7 @@ class L2Clip:
     norm: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.norm < math.inf:
-            raise UsageError(f"The clip of an example's gradient must be a positive number, not {self.norm:g}.")
+        check_clip(self.norm)
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,7 @@ class CoordinateClip:
     most: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.most < math.inf:
-            raise UsageError(f"The clip of a coordinate must be a positive number, not {self.most:g}.")
+        check_clip(self.most)
 
 
 ClipRule = L2Clip | CoordinateClip
@@ -80,6 +78,7 @@ def clipped_sums(
     `keys[clients]` and `numbers[clients, batch]` for dropout, `mask[clients, d]`. What an example draws must depend on itself alone
     and not on who else is in the batch: give its number among the client's own (default: its place in the batch). An example
     whose gradient is not finite, inside the mask or outside of it, contributes zero, and so does one without a target that counts.
+    So does one that sends more than 2^64 into a layer, on the ghost path in single precision.
     What is held for single examples is cut to about `memory` bytes, but never below one example of each client.
     """
     if path not in ("auto", "ghost", "plain"):
