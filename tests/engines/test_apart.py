@@ -17,7 +17,7 @@ from hush.engines import simulation, summing
 from hush.engines.diagnostics import Recorder
 from hush.engines.run import Run
 from hush.errors import NoGuarantee
-from hush.local import FlatModel, Sgd
+from hush.local import FlatModel, Sgd, frozen
 from hush.privacy.plan import is_private
 from hush.privacy.shares import SecureSum
 from hush.secret import Secret
@@ -146,7 +146,7 @@ def test_so_it_is_for_every_kind_of_model_and_for_long_training(
 
 def channels_last(x: Tensor) -> Tensor:
     """The same values, laid out with the channels next to each other; with a single channel by its strides alone."""
-    n, channels, height, width = x.shape
+    _, channels, height, width = x.shape
     return torch.empty_strided(x.shape, (channels * height * width, 1, width * channels, channels)).copy_(x)
 
 
@@ -168,6 +168,21 @@ def test_how_one_clients_images_lie_in_memory_changes_nothing_for_others(channel
         first, (x, y) = sent(parts), others[VICTIM]
         for own, differ in (((x, y), set()), ((x[:0], y[:0]), {VICTIM}), ((torch.zeros(0, *x.shape[1:]), y[:0]), {VICTIM})):
             assert differing(first, sent([own if i == VICTIM else part for i, part in enumerate(parts)])) == differ
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_how_much_a_client_has_does_not_decide_how_frozen_layers_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task(sizes=SIZES, features=9, model=frozen_model())
+    monkeypatch.setattr(frozen, "_MOST", 4 * 40 * sum(SIZES))  # as many as there are, and none more
+    first, more = (ready(methods.dp_fedavg(), t, noise_mode="secure") for t in (task, changed(task, "more")))
+    assert [run.data.learner.whole is not None for run in (first, more)] == [True, True]
+    assert differing(rows(first), rows(more)) <= {VICTIM}
+    with monkeypatch.context() as patch:
+        patch.setattr(frozen, "_FEW", 39)
+        wide = [ready(methods.dp_fedavg(), t, noise_mode="secure") for t in (task, changed(task, "nothing"))]
+    assert [run.data.learner.whole for run in wide] == [None, None]
+    fast = [ready(methods.dp_fedavg(), t, noise_mode="fast").data.learner.whole is not None for t in (task, changed(task, "more"))]
+    assert fast == [True, False]  # where memory alone counts
 
 
 def test_without_slots_shapes_follow_the_data(monkeypatch: pytest.MonkeyPatch) -> None:

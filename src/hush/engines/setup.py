@@ -148,8 +148,9 @@ def past_frozen_layers(
     if parts is None:
         return learner, train, held
     body, rest = parts
-    seen = {name: frozen.seen_by(body, examples.x) for name, examples in held.items() if examples is not None and len(examples.x)}
-    own = frozen.seen_by(body, train.x, train.sizes.tolist() if apart else ())
+    there = {name: examples.x for name, examples in held.items() if examples is not None and len(examples.x)}
+    seen = {name: frozen.seen_by(body, x, by_shape=apart) for name, x in there.items()}
+    own = frozen.seen_by(body, train.x, train.sizes.tolist() if apart else (), by_shape=apart)
     if own is None or any(x is None for x in seen.values()):
         return learner, train, held
     past = {name: Examples(x, examples.y) for name, examples in held.items() if examples and (x := seen.get(name)) is not None}

@@ -20,6 +20,9 @@ _KNOWN = (
 """Layers whose answer to one example depends on that example alone, and on nothing that is drawn."""
 _MOST = 2**32
 """Bytes of features above which they are computed anew each time."""
+_WIDER, _FEW = 4, 1024
+"""Where no client may decide for others, how many examples there are must not count: features are kept where they take at most so
+many times the numbers of an example, so that data grow by no more than that, or few in any case."""
 _BATCH = 500
 
 
@@ -59,8 +62,8 @@ def _chain(model: nn.Module) -> list[nn.Module] | None:
 
 
 @torch.no_grad()
-def seen_by(body: nn.Sequential, x: Tensor, each: Sequence[int] = ()) -> Tensor | None:
-    """What the layers after `body` see of each example; None where that would fill the memory.
+def seen_by(body: nn.Sequential, x: Tensor, each: Sequence[int] = (), by_shape: bool = False) -> Tensor | None:
+    """What the layers after `body` see of each example; None where that would fill the memory, or might, judged `by_shape` alone.
 
     Where `each` client has so many, by themselves and copied: beside others', or at another place in memory, a row may differ in
     its last bits.
@@ -69,7 +72,8 @@ def seen_by(body: nn.Sequential, x: Tensor, each: Sequence[int] = ()) -> Tensor 
     if not len(x):
         return None
     first = body(x[:1])
-    if len(first) != 1 or first.numel() * first.element_size() * len(x) > _MOST:
+    few = first.numel() <= max(_WIDER * x[:1].numel(), _FEW) if by_shape else first.nbytes * len(x) <= _MOST
+    if len(first) != 1 or not few:
         return None
     rows = [own.clone() for own in torch.split(x, list(each)) if len(own)] if each else [x]
     return torch.cat([body(part) for own in rows for part in torch.split(own, _BATCH)])
