@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,37 @@ def test_two_runs_on_other_data_leave_the_same_but_for_what_is_noised(name: str,
     certificate = left[0]["certificate.json"]
     assert certificate["configuration.records"] == (5 if name == "dp-sgd" else None)
     assert left[0]["result.json"]["train_loss"] is None
+
+
+def with_nan(clients: int) -> hush.Task:
+    """The first so many of ten clients hold nothing but NaN."""
+    task = make_task(sizes=(4,) * 10)
+    x = task.train.x.clone()
+    x[: 4 * clients] = math.nan
+    return hush.Task(task.model, hush.Clients(x, task.train.y, task.train.sizes))
+
+
+def said(method: hush.Method, task: hush.Task, **how: Any) -> list[str]:
+    """What a run says on the terminal, warnings and its last sentence."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        try:
+            hush.simulate(method, task, rounds=1, cohort=10, **how)
+        except hush.Diverged as error:
+            warnings.warn(str(error), stacklevel=1)
+    return [str(w.message) for w in heard]
+
+
+def test_under_a_guarantee_nobody_is_told_how_many_clients_returned_nan() -> None:
+    """One that all did is a fact about each of them; how many did, when the model diverges, is a count without noise."""
+    quiet, loud = methods.dp_fedavg(noise=20.0), methods.dp_fedavg(noise=20.0, server_lr=1e30, clip=1e20)
+    assert said(quiet, with_nan(10)) == said(quiet, with_nan(9)) == []
+    first, *others = (said(loud, with_nan(clients)) for clients in range(4))
+    assert "became NaN" in first[0]
+    assert all(other == first for other in others)
+    for how in ({"diagnostics": True}, {"noise_seed": 1}):
+        assert "every client returned NaN" in said(quiet, with_nan(10), **how)[0]
+    assert "(3 of its clients returned such)" in said(loud, with_nan(3), diagnostics=True)[0]
 
 
 def test_the_digest_of_the_data_and_the_secret_go_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

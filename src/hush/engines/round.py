@@ -51,12 +51,14 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
         summed = Summed(total, pay(total))
     else:
         summed = secure_sum(run, method, now, ids, rnd, public, recorder, pay)
-    _warn_of_nan(recorder)
+    openly = run.config.diagnostics or run.privacy.plan is None  # how many clients returned NaN is an un-noised fact about them
+    if openly:
+        _warn_of_nan(recorder)
     params, state = now.params, now.state
     if summed.total is not None:
         params, state = method.finish(params, summed.total, state, rnd, public, run.identity.secret)
     if not bool(torch.isfinite(params).all()):
-        bad = int(sum(int((~torch.isfinite(norms)).sum()) for norms in recorder.update_norms))
+        bad = sum(int((~torch.isfinite(norms)).sum()) for norms in recorder.update_norms) if openly else 0
         raise Diverged(
             f"The model became NaN or infinite in round {now.round + 1} of {run.rounds}: lower lr"
             + (f", or look for NaN in the data ({bad} of its clients returned such)" if bad else "")
