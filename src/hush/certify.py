@@ -322,7 +322,8 @@ def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, set[
     summed = None
     if experiment.secure_sum is not None:
         sizes = (settled.method, experiment.cohort, clients, config.dropout, ran["parameters"], experiment.rounds)
-        summed = describe_sum(experiment.secure_sum.terms_of(*sizes), experiment.secure_sum.masks == "fresh")
+        terms, fresh = experiment.secure_sum.terms_of(*sizes), experiment.secure_sum.masks == "fresh"
+        summed = describe_sum(terms, fresh, experiment.cohort, clients)
     own = replace(config, seed=ran["seed"])  # one of several
     facts = (own, settled.method, experiment.cohort, enrolled, settled.plan, settled.delta, summed)
     expected = proof_to_dict(proof) | {

@@ -16,6 +16,7 @@ from hush import methods
 from hush.cohort import FixedSize, Poisson, Rotation, SecretParticipation
 from hush.core import Round, chain
 from hush.engines import simulation, summing
+from hush.engines.conclude import configuration
 from hush.engines.diagnostics import Recorder
 from hush.engines.federation import SecureRound
 from hush.engines.round import play_round
@@ -45,6 +46,17 @@ def set_up(method: hush.Method, **more: Any) -> Run:
 
 def summed_plainly(run: Run) -> Run:
     return replace(run, privacy=replace(run.privacy, federation=None))
+
+
+def test_the_bound_on_a_leak_holds_for_every_cohort() -> None:
+    """419 clients in turns of 210 and 209: one more may take a graph whose bound is larger."""
+    cohort, how = Rotation(210), SecureSum(tolerate=0.1)
+    run = simulation.set_up(methods.dp_fedavg(noise=1.0), make_task(sizes=(2,) * 419), rounds=2, cohort=cohort, secure_sum=how)
+    sizes = {len(cohort.draw(i, 419, cohort.init(419), KEY)[0]) for i in range(2)}
+    terms, told = run.privacy.federation.terms, configuration(run)["secure_sum"]
+    assert sizes == {209, 210}
+    assert terms.leak(209) < terms.leak(210) == told["leak_bound"]
+    assert told["cohort"] == 209
 
 
 def models(run: Run) -> list[torch.Tensor]:

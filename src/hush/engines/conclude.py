@@ -20,6 +20,7 @@ from hush.plain import plain
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import UNPROTECTED, RunAccount
 from hush.privacy.settle import as_charged, certify, claim_without_proof, figures_of
+from hush.privacy.shares import contacted
 from hush.privacy.vocabulary import Enrolled, Plan
 from hush.secagg.terms import Terms
 from hush.transforms import AdaptiveClip, Clip, HistoryClip
@@ -181,12 +182,18 @@ def describe(
 
 def _secure_sum(run: Run) -> dict[str, Any] | None:
     federation = run.privacy.federation
-    return None if federation is None else describe_sum(federation.terms, isinstance(federation, Federation))
+    if federation is None:
+        return None
+    return describe_sum(federation.terms, isinstance(federation, Federation), run.cohort, run.data.train.count)
 
 
-def describe_sum(terms: Terms, fresh: bool) -> dict[str, Any]:
-    """What the protocol was asked to withstand, and the numbers that follow from it; `fresh` masks, or CPFed's."""
+def describe_sum(terms: Terms, fresh: bool, cohort: Cohort, clients: int) -> dict[str, Any]:
+    """What the protocol was asked to withstand, and the numbers that follow from it; `fresh` masks, or CPFed's.
+
+    They are those of the smallest cohort, but for the bound on a leak, which holds for all: it may grow with the cohort.
+    """
     graph = terms.graph(terms.smallest)
+    fewest, most = contacted(cohort, clients)
     return {
         "protocol": "SecAgg+" if fresh else "amortised masks",
         "threat": terms.threat,
@@ -199,7 +206,7 @@ def describe_sum(terms: Terms, fresh: bool) -> dict[str, Any]:
         "threshold": graph.threshold if fresh else None,
         "fewest_survivors": terms.fewest(terms.smallest),
         "honest_min": terms.honest_min,
-        "leak_bound": terms.leak(terms.smallest) if fresh else 0.0,
+        "leak_bound": max(terms.leak(size) for size in range(fewest, most + 1)) if fresh else 0.0,
     }
 
 
