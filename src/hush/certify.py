@@ -129,7 +129,7 @@ def _other_files(folder: RunDir, derived: list[Derived]) -> list[str]:
     passed = {one.check.name for one in derived if one.check.passed is not None}
     looked = {"certificate.json", "certificate.html", "result.json", "model.safetensors"}
     looked |= {"config.json"} if "settings" in passed else set()
-    looked |= {"rounds.jsonl"} if "ledger" in passed else set()
+    looked |= {"rounds.jsonl"} if {"figures", "ledger"} <= passed else set()  # what is not proved is not released there
     looked |= {LEDGER + end for end in ("", "-wal", "-shm", "-journal")} | {path.name for path in folder.secrets}
     return sorted(path.name for path in folder.path.iterdir() if path.is_file() and path.name not in looked)
 
@@ -254,9 +254,8 @@ def _settings(asked: Asked | None, certificate: Values, given: Path | None) -> D
         return Derived(Check("settings", False, f"the settings of the run give no such certificate: {error}"))
     if wrong := differing(expected, certificate):
         return Derived(Check("settings", False, f"the settings of the run give something else for {', '.join(wrong)}"))
-    told = Check(
-        "settings", True, f"the plan and what ran, derived again from the settings of the run{_counted(config, certificate)}"
-    )
+    derived = f"the plan and what ran, derived again from the settings of the run{_counted(config, certificate)}"
+    told = Check("settings", True, derived if certificate.get("guarantee") is not None else "the run is the one that was asked for")
     paths = [*(["config.ledger"] if given is not None else []), *(["config.data"] if config.data.endswith(".toml") else [])]
     return Derived(told, frozenset(expected), frozenset(copied), (*_OF_THE_MACHINE, *paths))
 

@@ -284,3 +284,19 @@ def test_a_run_that_is_killed_at_its_end_is_released_alike(tmp_path: Path, monke
     assert len(run.released) == (1 if after == "result.json" else 2)
     assert len({json.dumps(told.sha256) for told in run.released}) == 1
     assert all(check.passed is not False for check in verify_run(out).checks)
+
+
+def test_a_run_that_was_killed_before_its_first_charge_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder may have been copied then, too: each copy draws a secret of its own, and keeps it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(charging, "charge", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train_some("fast", out=tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    secrets = [json.loads((tmp_path / "a" / "run.json").read_text())["secret"]]
+    for name in "ab":
+        monkeypatch.setenv("HUSH_HOME", str(tmp_path / f"home-{name}"))
+        crash_in(2, "fast", monkeypatch, out=tmp_path / name)
+        secrets.append(json.loads((tmp_path / name / "run.json").read_text())["secret"])
+        assert train_some("fast", out=tmp_path / name).rounds_charged == 6
+    assert len(set(secrets)) == 3

@@ -26,7 +26,7 @@ SGD = Sgd(lr=0.5, batch_size=4)
 
 
 def run(method: Method, task: hush.Task | None = None, **how: Any) -> hush.Result:
-    return hush.simulate(method, task or make_task(), rounds=2, cohort=FixedSize(6), **how)
+    return hush.simulate(method, task or make_task(), **{"rounds": 2, "cohort": FixedSize(6)} | how)
 
 
 def through(*parts: Transform, local: LocalUpdate = SGD) -> Method:
@@ -57,10 +57,82 @@ class Jittered(LocalUpdate):
 @pytest.mark.parametrize("wrap", [lambda local: local, lambda local: Weigh(local, 4)])
 def test_local_training_that_reads_other_clients_rows_is_refused(wrap: Any) -> None:
     for mixing in (Centred(), Jittered()):
-        with pytest.raises(UsageError, match="beside others than alone"):
-            run(through(Clip(1.0), Gaussian(1.0), local=wrap(mixing)))
+        for how in ({}, {"noise_mode": "secure"}, {"cohort": FixedSize(1)}):  # of unequal sizes: each in slots of its own
+            with pytest.raises(UsageError, match="beside others than alone"):
+                run(through(Clip(1.0), Gaussian(1.0), local=wrap(mixing)), **how)
     assert run(through(Clip(1.0), Gaussian(1.0), local=wrap(Centred(everybody=False)))).epsilon is not None
     assert run(through(Clip(1.0), local=wrap(Centred()))).epsilon is None  # where nothing is promised, nothing is broken
+
+
+@dataclass(frozen=True)
+class Placed(LocalUpdate):
+    """Takes something from where a client stands, or from how many are there: both follow from who else takes part."""
+
+    by_place: bool
+
+    def __call__(self, learner: Any, params: Tensor, data: Any, rnd: Any, keys: Tensor, public: Any) -> Trained:
+        trained, count = SGD(learner, params, data, rnd, keys, public), len(data.size)
+        factor = 1 + torch.arange(count)[:, None] if self.by_place else 1 / count
+        return trained._replace(updates=trained.updates * factor)
+
+
+@pytest.mark.parametrize("by_place", [True, False])
+def test_local_training_that_looks_at_who_else_is_there_is_refused(by_place: bool) -> None:
+    with pytest.raises(UsageError, match="beside others than alone"):
+        run(through(Clip(1.0), Gaussian(1.0), local=Placed(by_place)))
+
+
+@dataclass(frozen=True)
+class Borrowed(LocalUpdate):
+    """Takes from a neighbour where that has something large, which drawn examples have not."""
+
+    def __call__(self, learner: Any, params: Tensor, data: Any, rnd: Any, keys: Tensor, public: Any) -> Trained:
+        trained = SGD(learner, params, data, rnd, keys, public)
+        return trained._replace(updates=trained.updates + data.x.clamp_min(1.0).sum())
+
+
+def test_what_shows_on_the_clients_own_examples_alone_is_refused() -> None:
+    with pytest.raises(UsageError, match="beside others than alone"):
+        run(through(Clip(1.0), Gaussian(1.0), local=Borrowed()))
+
+
+def norms(affine: bool) -> nn.Module:
+    """A black image has channels of one value: normalised they are nothing but rounding, and a ReLU then goes by its sign."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 5, 3, padding=1), nn.GroupNorm(5, 5, affine=affine), nn.ReLU(), nn.Conv2d(5, 7, 2)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(7, 3))
+
+
+@pytest.mark.parametrize("mode", ["fast", "secure"])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("scale", [0.0, 1e-20, 1e-39])
+def test_a_client_with_black_images_is_not_taken_for_one_that_affects_others(scale: float, affine: bool, mode: str) -> None:
+    g = torch.Generator().manual_seed(1)
+    parts = [(torch.randn(10, 1, 3, 3, generator=g), torch.randint(3, (10,), generator=g)) for _ in range(20)]
+    x, y = parts[0]
+    for black in (1, 20):
+        some = [(scale * torch.cat([x, x]), torch.cat([y, y])) if i < black else part for i, part in enumerate(parts)]
+        how: dict[str, Any] = {"rounds": 1, "cohort": hush.Rotation(20), "noise_mode": mode}
+        assert (
+            hush.simulate(methods.dp_fedavg(noise=1.0, local_epochs=4), hush.Task(norms(affine), some), **how).epsilon is not None
+        )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ["fast", "secure"])
+def test_losses_with_weights_in_single_precision(mode: str) -> None:
+    task, weight = make_task(), torch.tensor([1.0, 3.0, 2.0])
+
+    def closed_over(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets, weight=weight, reduction="none")
+
+    losses = (nn.CrossEntropyLoss(weight=weight), nn.CrossEntropyLoss(weight=weight, reduction="none"), closed_over)
+    for loss in losses:
+        for method in (methods.dp_fedavg(noise=1.0), methods.dp_sgd(noise=1.0)):
+            if mode == "fast" or method.name != "dp-sgd":
+                assert run(method, replace(task, loss=loss), noise_mode=mode).epsilon is not None
+        with pytest.raises(UsageError, match="beside others than alone"):
+            run(through(Clip(1.0), Gaussian(1.0), local=Centred()), replace(task, loss=loss), noise_mode=mode)
 
 
 @dataclass(frozen=True)

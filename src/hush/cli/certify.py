@@ -55,7 +55,12 @@ def certify(
 
 
 def _own(said: list[str], certificate: dict[str, Any]) -> list[str]:
-    """Of the certificate part by part, where all of it is said, or line by line; of the result all but what is about privacy."""
-    derived = {leaf.split(".")[0] for leaf in leaves(certificate) if leaf not in said}
-    own = (leaf if leaf.split(".")[0] in derived else leaf.split(".")[0] for leaf in said if not leaf.startswith("result."))
-    return [*dict.fromkeys(own), "the other figures of result.json"]
+    """Of the certificate by the shortest names under which all is said; of the result all but what is about privacy."""
+    derived = [f"{leaf}." for leaf in leaves(certificate) if leaf not in said]
+
+    def shortest(leaf: str) -> str:
+        parts = leaf.split(".")
+        names = (".".join(parts[: i + 1]) for i in range(len(parts)))
+        return next((name for name in names if not any(other.startswith(f"{name}.") for other in derived)), leaf)
+
+    return [*dict.fromkeys(shortest(leaf) for leaf in said if not leaf.startswith("result.")), "the other figures of result.json"]

@@ -104,14 +104,14 @@ def drawing_here(run: Run, folder: RunDir, account: RunAccount) -> Run:
     """The run with its kept secret, where this machine began it; elsewhere with another, for good.
 
     A folder that was copied halfway may go on in two places, and the memory of one knows nothing of the other: with one secret the
-    same noise would cover two sums.
+    same noise would cover two sums. Where nothing was charged yet, the run begins here.
     """
     if run.identity.secure or account.ledger.charged_here(run.identity.run_id):
         return run
     if account.charges:
         told = "This machine does not remember this run: the rounds that are left are drawn with a secret of their own."
         warnings.warn(told, stacklevel=2)
-    run = run.drawing(Secret.fresh(), secure=True)
+    run = run.drawing(Secret.fresh(), secure=account.charges > 0)
     _keep(run, folder)
     return run
 

@@ -91,6 +91,9 @@ def _contributions(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Chunks of clients, what they send, and their public keys."""
     message = run.method.uplink(run.data.learner.dim)
+    untried = run.privacy.plan is not None and rnd.index == 0
+    if untried and (two := _two_with_data(run, ids.to(params.device))) is not None:
+        refuse_mixed_training(run, params, two, rnd, public)
     for number, part in enumerate(_chunks(run, ids.to(params.device))):
         data, keys = clients_of(run, part, rnd)
         encoded, trained = method.contribute(run.data.learner, params, data, rnd, keys, public)
@@ -101,10 +104,9 @@ def _contributions(
             )
         having = torch.nonzero(data.size).flatten().tolist()
         if run.privacy.plan is not None and len(having) > 1:
-            if rnd.index == 0 and number == 0:
-                refuse_mixed_training(run, params, part[having], rnd, public)
-                if run.privacy.apart:
-                    _refuse_neighbours(run, params, part, having[0], (encoded, trained.updates), rnd, public)
+            if untried and run.privacy.apart:
+                _refuse_neighbours(run, params, part, having[0], (encoded, trained.updates), rnd, public)
+            untried = False
             # three of every chunk in the first round; later one of the first chunk, each time another
             tried = (0, len(having) // 2, -1) if rnd.index == 0 else (rnd.index % len(having),) if number == 0 else ()
             for i in sorted({having[i] for i in tried}):
@@ -117,6 +119,16 @@ def _contributions(
             encoded, keys, trained = encoded[there], keys[there], Trained(*(t[there] for t in trained))
         recorder.trained(trained.updates, trained.losses)
         yield part[part >= 0], encoded, keys
+
+
+def _two_with_data(run: Run, ids: Tensor) -> Tensor | None:
+    """The largest and the smallest client of a cohort, or of all where it has no two: a lone one, too, could read others' rows."""
+    sizes = run.data.train.sizes
+    for some in (ids, torch.arange(len(sizes), device=ids.device)):
+        having = some[sizes[some] > 0]
+        if len(having) > 1:
+            return having[sizes[having].argsort(descending=True, stable=True)][[0, -1]]
+    return None
 
 
 def _chunks(run: Run, ids: Tensor) -> Iterator[Tensor]:

@@ -11,6 +11,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -110,7 +111,7 @@ class FlatModel:
 
     def in_float64(self) -> FlatModel:
         """The same model in float64, trained as this one is."""
-        exact = FlatModel(self.module, self.loss, self.device, torch.float64, self.ignored)
+        exact = FlatModel(self.module, _in_float64(self.loss), self.device, torch.float64, self.ignored)
         exact.vectorised, exact.memory = self.vectorised, self.memory
         return exact
 
@@ -232,7 +233,7 @@ class FlatModel:
         then fall on another pixel, which looks like the effect of a neighbour.
         """
         try:
-            twin, rounding = FlatModel(self.module, self.loss, self.device, torch.float64, self.ignored), 1e-6
+            twin, rounding = self.in_float64(), 1e-6
             exact = (x.double() if x.is_floating_point() else x, y.double() if y.is_floating_point() else y, rows)
             plain, padded = twin._probe_step(*exact)[0], twin._probe_step(*exact, padding=3)[0]
         except Exception:  # what is written for single precision
@@ -363,6 +364,17 @@ class FlatModel:
             loss = self._keyed_loss(row, x, y, weight, key)
         (gradient,) = torch.autograd.grad(loss, row)
         return gradient, loss.detach()
+
+
+def _in_float64(loss: Loss) -> Loss:
+    """The same loss, where it is a module, or holds one, whose weights can be converted; others are taken as they are."""
+    if isinstance(loss, nn.Module):
+        return copy.deepcopy(loss).double()
+    if isinstance(loss, partial):
+        return partial(
+            loss.func, *(_in_float64(part) if isinstance(part, nn.Module) else part for part in loss.args), **loss.keywords
+        )
+    return loss
 
 
 def of_nobody(values: Tensor) -> Tensor:

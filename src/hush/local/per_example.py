@@ -238,9 +238,8 @@ def _tried(learner: FlatModel, x: Tensor, y: Tensor) -> _Trial:
     two = torch.stack([rows, rows.flip(0)])
     x, y = x.flatten(0, 1)[two], y.flatten(0, 1)[two]
     try:
-        twin = FlatModel(learner.module, learner.loss, learner.device, torch.float64, learner.ignored)
         exact = (x.double() if x.is_floating_point() else x, y.double() if y.is_floating_point() else y)
-        trial = _try_all(twin, *exact, 1e-6)
+        trial = _try_all(learner.in_float64(), *exact, 1e-6)
     except Exception:  # what is written for single precision, or cannot be had so at all
         try:
             trial = _try_all(learner, x, y, 1e-3)
