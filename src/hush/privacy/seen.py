@@ -48,7 +48,7 @@ def _looked_at() -> Iterator[sqlite3.Connection]:
     except FileNotFoundError:
         place = ":memory:"
     else:
-        place = f"{file.as_uri()}?mode=ro"
+        place = f"{file.as_uri()}?mode=rw"  # no `ro`: what a killed process left half-written is taken back first
     with closing(sqlite3.connect(place, uri=True, timeout=_WAIT, isolation_level=None)) as db:
         db.execute("BEGIN")
         yield db
