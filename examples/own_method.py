@@ -16,9 +16,9 @@ from torch import Tensor
 from hush.core import Bound, Method, Public, Round, Transform, chain
 from hush.methods import method
 from hush.methods.groups import Clipped, ServerStep
-from hush.methods.stations import local_training, server_step
+from hush.methods.stations import clipping, local_training, server_step
 from hush.settings import setting
-from hush.transforms import Clip, Gaussian
+from hush.transforms import Gaussian
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,13 @@ class FedSoft(ServerStep, Clipped):
 @method("fed-soft", FedSoft)
 def fed_soft(s: FedSoft) -> Method:
     """Shorten updates softly, clip what is still too long, sum, add noise."""
-    pipeline = chain(SoftClip(s.clip, s.softness), Clip(s.clip), Gaussian(s.noise))
+    pipeline = chain(SoftClip(s.clip, s.softness), clipping(s), Gaussian(s.noise))
     return Method("fed-soft", local_training(s), pipeline, server_step(s))
 
 
 if __name__ == "__main__":
     import hush
 
-    result = hush.simulate(fed_soft(softness=0.3, lr=0.1), hush.load_task("digits"), rounds=5, privacy=hush.Budget(epsilon=8))
+    method = fed_soft(softness=0.3, lr=0.1, batch_size=4, local_epochs=5)
+    result = hush.simulate(method, hush.load_task("digits"), rounds=12, cohort=100, privacy=hush.Budget(epsilon=8))
     print(result.sentence())

@@ -67,15 +67,14 @@ def verify_run(path: Path, ledger: Path | None = None) -> Verified:
     """Every check of a certificate; `ledger` is where the run was charged, if its settings do not say."""
     folder = RunDir(path)
     certificate = _object(folder, "certificate.json")
-    if certificate.get("format") != FORMAT:
-        told = certificate.get("format", 1)
-        raise DataError(f"{path / 'certificate.json'} has format {told}, and this Hush reads {FORMAT}: use the Hush that wrote it.")
+    if "format" not in certificate:
+        raise DataError(f"{path / 'certificate.json'} has format 1, and this Hush reads {FORMAT}: use the Hush that wrote it.")
     result = _object(folder, "result.json") if folder.has("result.json") else {}
     checks = [_model(folder, certificate), _result(result, certificate), _secrets(folder), _hashed(certificate)]
     checks += [_page(folder, certificate)] if folder.has("certificate.html") else []
     derived = list(_derived(folder, certificate, result, ledger))
     checks += [one.check for one in derived]
-    known = {"configuration_sha256", "model_sha256"}.union(*(one.known for one in derived))
+    known = {"format", "configuration_sha256", "model_sha256"}.union(*(one.known for one in derived))
     copied = set[str]().union(*(one.copied for one in derived))
     said = [leaf for leaf in leaves(certificate) if not _among(known, leaf) or _among(copied, leaf)]
     said += [f"result.{key}" for key in result if key not in _same_as(certificate)]
@@ -153,6 +152,8 @@ def _page(folder: RunDir, certificate: Values) -> Check:
 
 
 def _hashed(certificate: Values) -> Check:
+    if certificate["format"] != FORMAT:
+        return Check("configuration", False, f"the certificate says format {certificate['format']}, and this Hush writes {FORMAT}")
     same = digest(certificate.get("configuration")) == certificate.get("configuration_sha256")
     told = "are those it was hashed with" if same else "were changed"
     return Check("configuration", same, f"the settings on the certificate {told}")

@@ -16,6 +16,7 @@ from hush.core import State
 from hush.errors import UsageError
 from hush.names import pick
 from hush.secret import Secret
+from hush.settings import word
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,9 @@ class Cohort:
     def check(self, clients: int) -> None:
         """Refuse a cohort that this population cannot fill."""
         if not isinstance(self.size, int | float) or not 0 < self.size <= clients:
-            raise UsageError(f"A cohort of {self.size} out of {clients:,} clients is not possible: 0 < cohort <= {clients:,}.")
+            raise UsageError(
+                f"A cohort of {word(self.size)} out of {clients:,} clients is not possible: 0 < cohort <= {clients:,}."
+            )
 
     def init(self, clients: int) -> State:
         return {}

@@ -40,8 +40,11 @@ class Experiment:
     @staticmethod
     def of(config: RunConfig) -> Experiment:
         """A run as `config.json` keeps it: everything is filled in already."""
+        if missing := [key for key in ("sampling", "cohort", "rounds") if getattr(config, key) is None]:
+            raise DataError(f"This run's config.json was changed: it says nothing of {missing[0]}.")
         if (code := _code(config)) != config.code:
-            raise DataError(f"This run's own code has changed since it began: it was {config.code}, and is {code}.")
+            told = f"it was {config.code}, and is {code}"
+            raise DataError(f"This run's own code has changed since it began ({told}): bring the file back, or start a new run.")
         method = methods.build(config.method, **config.set)
         return Experiment(config, _fitted(method, config))
 

@@ -169,6 +169,9 @@ class Settings:
 def _declared(cls: Any) -> dict[str, Setting]:
     declared = vars(cls).get("__annotations__", {})
     found = {f.name: f.metadata[_HOME] for f in fields(cls) if _HOME in f.metadata}
+    for f in fields(cls):  # a default that could not be given is a slip, too
+        if f.name in found and f.default not in (None, dataclasses.MISSING):
+            checked(f"{cls.__name__}.{f.name}", f.default, _hinted(cls)[f.name], found[f.name])
     if missing := [f.name for f in fields(cls) if f.name not in found]:
         raise UsageError(f"{cls.__name__}.{missing[0]} says nothing of itself: declare it by setting(default, 'a line of help').")
     return dict(sorted(found.items(), key=lambda item: item[0] not in declared))
@@ -243,7 +246,10 @@ _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 def _check_within(key: str, value: float, within: str) -> None:
     """Refuse what lies outside of an interval, as `(0, 1]`."""
-    low, high = (float(end) for end in within[1:-1].split(","))
+    try:
+        low, high = (float(end) for end in within[1:-1].split(","))
+    except ValueError:
+        raise UsageError(f"{key} lies within '{within}', which is no interval, such as '(0, 1]'.") from None
     if math.isinf(high):
         most = MANY if isinstance(value, int) else HUGE
         check_number(key, value, above=low if within[0] == "(" else None, least=low if within[0] == "[" else None, most=most)

@@ -304,7 +304,9 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert all(word in out for word in ("protects clients", "blur", "0.4", "from the budget"))
     told = json.loads(hush(capsys, "methods", "fed-spa", "--json")[1])
-    assert {"key": "server", "default": "fed-spa", "meaning": "average, momentum, adam or fed-spa"} in told["settings"]
+    assert ("server", "fed-spa", "average, momentum, adam or fed-spa") in {
+        (s["key"], s["default"], s["meaning"]) for s in told["settings"]
+    }
     assert told["unit"] == "record"
     code, _, err = hush(capsys, "methods", "dp-fedavg+blurr")
     assert (code, "blur" in err) == (2, True)

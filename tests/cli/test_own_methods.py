@@ -29,9 +29,8 @@ def test_its_setting_is_explained_set_checked_and_kept(mine: str, tmp_path: Path
     code, out, err = hush(capsys, "methods", mine, "--json")
     assert code == 0, err
     told = json.loads(out)
-    assert {"key": "softness", "default": "0.5", "meaning": "how soon updates are shortened; near 0 only the clip does"} in told[
-        "settings"
-    ]
+    (own,) = (one for one in told["settings"] if one["key"] == "softness")
+    assert (own["default"], own["range"]) == ("0.5", "[0, 1]")
     assert told["unit"] == "client"
     code, out, err = hush(capsys, "run", mine, *SMALL, "--set", "softness=0.3", "--out", "r")
     assert code == 0, err
@@ -48,6 +47,7 @@ def test_its_setting_is_explained_set_checked_and_kept(mine: str, tmp_path: Path
         ("softnes=1", "did you mean 'softness'"),
         ("softness=7", "must lie in [0, 1]"),
         ("kappa=1", "kappa goes with server=adam"),
+        ("clip=0", "clip must be a positive number"),
     ):
         code, out, err = hush(capsys, "run", mine, *SMALL, "--set", wrong)
         assert code == 2, err
@@ -103,6 +103,22 @@ def test_names_that_lead_nowhere(mine: str, name: str, said: str, tmp_path: Path
     code, _, err = hush(capsys, "run", name)
     assert code == 2, err
     assert said in err
+
+
+def test_what_its_function_never_reads_is_refused(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (tmp_path / "mine.py").read_text().replace("SoftClip(s.clip, s.softness)", "SoftClip(s.clip, 0.1)")
+    (tmp_path / "mine.py").write_text(text)
+    code, _, err = hush(capsys, "run", mine, *SMALL, "--set", "softness=0.3")
+    assert (code, "softness does nothing in mine.py:fed_soft" in err) == (2, True)
+    code, _, err = hush(capsys, "run", mine, *SMALL, "--out", "r")
+    assert code == 0, err
+
+
+def test_two_files_of_one_name_are_not_compared_as_one(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "v2").mkdir()
+    shutil.copy(tmp_path / "mine.py", tmp_path / "v2" / "mine.py")
+    code, _, err = hush(capsys, "compare", mine, "v2/mine.py:fed_soft", *SMALL)
+    assert (code, "rename a file" in err) == (2, True)
 
 
 @pytest.fixture

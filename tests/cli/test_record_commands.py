@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hush.certify import _config_of, _settings
+from hush.certify import _asked, _settings
 from tests.cli.test_cli import hush
 
 FEW = ["--rounds", "4", "--set", "local_steps=2"]
@@ -52,14 +52,14 @@ def test_a_run_is_certified_for_records(capsys: pytest.CaptureFixture[str], tmp_
     assert "at the client that holds the fewest" in page
     code, out, _ = hush(capsys, "certify", folder)
     assert code == 0, out
-    spec = _config_of(tmp_path / "r", "fed-spa")
-    assert _settings(spec, certificate).check.passed
+    asked = _asked(tmp_path / "r", "fed-spa")
+    assert _settings(asked, certificate, None).check.passed
     for key, value in (("steps", 1), ("participations", 9), ("period", 9)):  # a plan of something else than what ran
         forged = copy.deepcopy(certificate)
         forged["plan"]["phases"][0][key] = value
-        assert not _settings(spec, forged).check.passed, key
+        assert not _settings(asked, forged, None).check.passed, key
     forged = certificate | {"plan": certificate["plan"] | {"total": 2}}  # a delta is large for many records
-    assert not _settings(spec, forged).check.passed
+    assert not _settings(asked, forged, None).check.passed
     certificate["noise_multiplier"] *= 2
     (tmp_path / "r" / "certificate.json").write_text(json.dumps(certificate))
     assert hush(capsys, "certify", folder)[0] == 2

@@ -396,7 +396,7 @@ def test_no_two_runs_share_noise_but_those_without_a_guarantee() -> None:
         released(noise_seed=7, noise_mode="secure")
     with pytest.raises(hush.NoGuarantee, match="without a proof"):
         released(noise_seed=7, ledger="ledger.db")
-    with pytest.raises(TypeError, match="secret"):
+    with pytest.raises(UsageError, match="no keyword of simulate, named 'secret'"):
         released(secret=Secret(bytes(32)), noise_mode="secure")
     plain = [hush.simulate(methods.fedavg(lr=0.1), task, rounds=2, cohort=4) for _ in range(2)]
     assert torch.equal(*map(weights, plain))  # nothing is promised, and nothing is lost by repeating

@@ -59,9 +59,9 @@ def _one_method(name: str, as_json: bool) -> None:
         return
     guarantee = f"protects {facts['unit']}s" if facts["private"] else "no privacy by itself"
     out().print(f"[bold]{name}[/bold] ({guarantee}): {facts['summary']}\n", highlight=False)
-    table = Table("--set", "default", "what it is", box=None, pad_edge=False)
+    table = Table("--set", "default", "range", "what it is", box=None, pad_edge=False)
     for one in settings:
-        table.add_row(one.key, one.default, one.meaning)
+        table.add_row(one.key, one.default, one.range.replace("inf", "∞"), one.meaning)
     out().print(table)
     out().print(
         f"\nOn the command line data sets bring training settings of their own: hush run {name} --data DATA --dry-run says which.",

@@ -15,7 +15,7 @@ from hush.config import NO_FLAG, RunConfig, parse_settings, read_toml
 from hush.errors import UsageError
 from hush.methods import recipe_of, settings_of, taken
 from hush.names import pick
-from hush.plugins import absolute, is_in_file
+from hush.plugins import absolute, is_in_file, shown
 
 
 def option(key: str) -> Any:
@@ -72,6 +72,9 @@ class RunFlags:
 
     def asked_of_each(self, names: list[str]) -> tuple[list[RunConfig], list[str]]:
         """One run for each method; a setting goes to those that use it, at least one, and the others are told of."""
+        names = [absolute(name) if is_in_file(name) else name for name in names]
+        if len(set(map(shown, names))) < len(names):
+            raise UsageError("Two of these methods have one name, so that nobody could tell their rows apart: rename a file.")
         shared = self.asked(names[0])
         known = {key: None for name in names for key in settings_of(name)}
         for key in shared.set:
@@ -84,7 +87,7 @@ class RunFlags:
                 recipe_of(names[0]).settings.read(shared.set, names[0])  # says what it goes with
                 raise UsageError(f"{key} does nothing in any of these methods.")
             if without:
-                notes.append(f"{key} means nothing to {', '.join(without)}")
+                notes.append(f"{key} means nothing to {', '.join(map(shown, without))}")
         return each, notes
 
 

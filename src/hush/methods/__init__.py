@@ -88,6 +88,7 @@ class Explained(NamedTuple):
 
     key: str
     default: str
+    range: str
     meaning: str
 
 
@@ -95,10 +96,8 @@ def explained(name: str) -> list[Explained]:
     """All settings of a method, by its name with or without parts: those of its own first."""
     kind, (_, parts) = recipe_of(name).settings, split(name)
     defaults = kind.defaults() | parts
-    return [
-        Explained(key, known.unset if defaults[key] is None else word(defaults[key]), known.help)
-        for key, known in kind.known().items()
-    ]
+    told = {key: known.unset if defaults[key] is None else word(defaults[key]) for key, known in kind.known().items()}
+    return [Explained(key, told[key], known.within or ", ".join(known.choices), known.help) for key, known in kind.known().items()]
 
 
 def summary(name: str) -> str:

@@ -31,20 +31,40 @@ class Recipe(Generic[P]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Method:
         if args:
-            first = next(iter(self.settings.known()))
-            raise UsageError(f"Settings of {self.name} have names: write {first}={args[0]!r}, or what you mean by it.")
+            raise UsageError(f"Settings of {self.name} have names, as lr={args[0]!r} has: hush methods {self.name} lists them.")
         return self.built(kwargs)
 
     def built(self, given: Mapping[str, Any], name: str | None = None) -> Method:
         """The method that these settings make, under a name that may have parts."""
         name = name or self.name
         settings = self.settings.read(given, name)
-        return replace(self.make(settings), name=name, settings=settings)
+        own, read = watched(settings)
+        made = self.make(own)
+        if not hasattr(made, "pipeline"):
+            raise UsageError(f"The function of {name} returns {made!r}: let it return a Method.")
+        for key in given:
+            if key not in read and getattr(settings, key) != self.settings.defaults()[key]:
+                raise UsageError(f"{key} does nothing in {name}, whose function never reads it.")
+        return replace(made, name=name, settings=settings)
 
     @property
     def summary(self) -> str:
         """One line on what it does."""
         return (inspect.getdoc(self.make) or "").split("\n")[0]
+
+
+def watched(settings: Settings) -> tuple[Settings, set[str]]:
+    """The same settings, and the names of those that are read from them."""
+    kind, read = type(settings), set[str]()
+
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+    own: Settings = object.__new__(Watched)
+    own.__dict__.update(settings.__dict__)
+    return own, read
 
 
 def method(name: str, settings: Callable[P, S], **usual: Any) -> Callable[[Callable[[S], Method]], Recipe[P]]:
