@@ -450,7 +450,7 @@ def test_reduced_precision_is_as_it_was_afterwards(precision: str) -> None:
 def huge_inputs(kind: str, clip: float) -> Iterator[tuple[FlatModel, Tensor, Tensor]]:
     """Models, examples and targets: something tiny comes back, something huge went in, and the gradient is their product."""
     for power in torch.linspace(-45, 0, 40).tolist():
-        for huge in (1e18, 1e19, 3e19, 1e25, 1e30, 1e34, 1e37, 3e38):
+        for huge in (1e18, 1e20, 1e22, 1e24, 1e26, 1e30, 1e34, 1e37, 3e38):
             if kind == "outer":
                 learner = FlatModel(nn.Sequential(nn.Linear(64, 1), nn.Flatten(0)), lambda o, t: o * t)
                 yield learner, torch.full((1, 1, 64), huge), torch.full((1, 1), 10.0**power)
@@ -475,6 +475,16 @@ def test_what_single_precision_rounds_coarsely_does_not_slip_past_the_clip(
             assert norm <= clip
             some += norm > 0.99 * clip
     assert some > 10  # most of these are clipped, and not dropped
+
+
+@pytest.mark.parametrize("clip", [1e-9, 1.0, 1e5])
+def test_a_gradient_of_1e20_clips_is_clipped_and_not_dropped(clip: float) -> None:
+    learner = FlatModel(nn.Sequential(nn.Linear(64, 1), nn.Flatten(0)), lambda o, t: o * t)
+    x, real = torch.rand(1, 2, 64, generator=torch.Generator().manual_seed(0)) + 0.5, torch.tensor([[True, False]])
+    x[0, 0] *= 1e20 * clip
+    for mask in (None, torch.arange(learner.dim)[None] % 3 > 0):
+        given = (learner, learner.initial()[None], x, torch.ones(1, 2), real, torch.arange(1), L2Clip(clip), mask)
+        assert 0.999 * clip < float(clipped_sums(*given, path="ghost").sums.double().norm()) <= clip
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:

@@ -73,8 +73,8 @@ class _Call(ABC):
     def held(self, masked: bool) -> list[tuple[slice, Tensor]]:
         """The gradients of single examples `[clients, batch, p]` that are held as they are."""
 
-    def square(self, mask: Tensor | None) -> Tensor | None:
-        """The squared norms `[clients, batch]` of all that is not held, if there is anything."""
+    def square(self, mask: Tensor | None, clip: float) -> Tensor | None:
+        """The squared norms `[clients, batch]` of all that is not held, if anything is; infinite where `clip` would not hold."""
         return None
 
     def total(self, factors: Tensor, alive: Tensor) -> Tensor | None:
@@ -115,7 +115,7 @@ class Product(_Call):
         each = torch.bmm(b.reshape(-1, out, t), self.columns().reshape(-1, into, t).mT)
         return [(self.weight, each.view(*b.shape[:2], -1).transpose(0, 1)), *biases]
 
-    def square(self, mask: Tensor | None) -> Tensor | None:
+    def square(self, mask: Tensor | None, clip: float) -> Tensor | None:
         if self.is_held(mask is not None):
             return None
         into, out, t = self.sizes()
@@ -125,12 +125,13 @@ class Product(_Call):
             went_in = of_a.diagonal(0, 1, 2)
             spread = (went_in.sqrt() * of_b.diagonal(0, 1, 2).sqrt()).sum(1)
             most = went_in.amax(1).view(self.b.shape[:2]).T
-            return _weighable(_guarded((of_a * of_b).sum((1, 2)), spread, self.b), most, self.b)
+            return _weighable(_guarded((of_a * of_b).sum((1, 2)), spread, self.b), most, clip, self.b)
         a, b = (v.square().view(*self.b.shape[:2], -1).transpose(0, 1) for v in (a, b))
         most = a.sum(2)
         if mask is None:
-            return _weighable(most * b.sum(2), most, self.b)
-        return _weighable((torch.bmm(b, mask[:, self.weight].reshape(-1, out, into).double()) * a).sum(2), most, self.b)
+            return _weighable(most * b.sum(2), most, clip, self.b)
+        squares = (torch.bmm(b, mask[:, self.weight].reshape(-1, out, into).double()) * a).sum(2)
+        return _weighable(squares, most, clip, self.b)
 
     def total(self, factors: Tensor, alive: Tensor) -> Tensor:
         own = alive.T[:, :, None, None]
@@ -155,7 +156,7 @@ class _Table(_Call):
     def held(self, masked: bool) -> list[tuple[slice, Tensor]]:
         return []
 
-    def square(self, mask: Tensor | None) -> Tensor:
+    def square(self, mask: Tensor | None, clip: float) -> Tensor:
         b = self.b.double()
         if mask is not None:  # a product, so that NaN outside of the mask stays NaN
             owner = torch.arange(len(mask), device=b.device)[:, None]
@@ -171,14 +172,14 @@ class _Table(_Call):
         return b.new_zeros(clients * rows, width).index_add_(0, place.flatten(), b.reshape(-1, width)).view(clients, -1)
 
 
-_LARGEST = 2.0**64
-"""The most that goes into a layer, in single precision: `total` weighs what came back, and a small product is off by up to 2^-150.
-With more than this going in, that would show beside the smallest clip. Such a record counts as one that is not finite."""
+_LARGEST = 2.0**110
+"""The most that goes into a layer, in clips, in single precision: `total` weighs what came back, and a small product is off by up
+to 2^-150. With more than this going in, that would show beside the clip. Such a record counts as one that is not finite."""
 
 
-def _weighable(squares: Tensor, most: Tensor, like: Tensor) -> Tensor:
+def _weighable(squares: Tensor, most: Tensor, clip: float, like: Tensor) -> Tensor:
     """Squared norms, infinite where what went in, `most` when squared, is too large for `like`'s precision."""
-    return squares if like.dtype is torch.float64 else torch.where(most <= _LARGEST**2, squares, torch.inf)
+    return squares if like.dtype is torch.float64 else torch.where(most <= (_LARGEST * clip) ** 2, squares, torch.inf)
 
 
 def _guarded(square: Tensor, spread: Tensor, like: Tensor) -> Tensor:

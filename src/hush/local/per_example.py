@@ -78,7 +78,7 @@ def clipped_sums(
     `keys[clients]` and `numbers[clients, batch]` for dropout, `mask[clients, d]`. What an example draws must depend on itself alone
     and not on who else is in the batch: give its number among the client's own (default: its place in the batch). An example
     whose gradient is not finite, inside the mask or outside of it, contributes zero, and so does one without a target that counts.
-    So does one that sends more than 2^64 into a layer, on the ghost path in single precision.
+    So does one that sends more than 2^110 clips into a layer, on the ghost path in single precision.
     What is held for single examples is cut to about `memory` bytes, but never below one example of each client.
     """
     if path not in ("auto", "ghost", "plain"):
@@ -299,7 +299,7 @@ def _ghost(learner: FlatModel, params: Tensor, step: Step, clip: L2Clip, mask: T
     sums = torch.zeros_like(params)
     with _full_precision():
         held = [pair for call in calls for pair in call.held(mask is not None)]
-        squares = [square for square in (call.square(mask) for call in calls) if square is not None]
+        squares = [square for square in (call.square(mask, clip.norm) for call in calls) if square is not None]
         parts = []
         for some in _together(held):
             every = some[0][1] if len(some) == 1 else torch.cat([g for _, g in some], 2)
