@@ -54,7 +54,7 @@ def test_a_resolved_run_is_resolved() -> None:
     assert (experiment.config.rounds, experiment.config.cohort, experiment.config.public) == (60, 100.0, 150)
 
 
-BASE = RunConfig(method="dp-fedavg", clients=40, cohort=10.0, rounds=2, epsilon=8.0)
+BASE = RunConfig(method="dp-fedavg", clients=40, cohort=10.0, rounds=2, noise=1.0)
 OTHER: dict[str, Any] = {
     "method": "fedavg",
     "data": "mnist",
@@ -62,7 +62,7 @@ OTHER: dict[str, Any] = {
     "clients": 50,
     "cohort": 20.0,
     "rounds": 3,
-    "noise": 1.0,
+    "noise": 2.0,
     "epsilon": 4.0,
     "budget": 3.0,
     "delta": 1e-4,
@@ -134,11 +134,10 @@ def test_every_field_reaches_the_run(key: str, tmp_path: Path) -> None:
     if key in ("population", "rollback_protection"):
         base = replace(BASE, ledger=str(tmp_path / "book.db"))
         Ledger(tmp_path / "book.db").close()
-    if key == "budget":
-        base = replace(BASE, epsilon=None, noise=1.0)
     if key == "masks":
         base = replace(base, cohort=40.0)
     other = str(tmp_path / "one.db") if OTHER[key] == "LEDGER" else OTHER[key]
-    changed = replace(base, **{key: other} | ({"epsilon": None} if key == "noise" else {}))
-    assert seen(base) != seen(changed), key
-    assert "refused" not in seen(base)
+    changed = replace(base, **{key: other} | ({"noise": None} if key in ("epsilon", "method") else {}))
+    first = seen(base)
+    assert "refused" not in first
+    assert first != seen(changed), key
