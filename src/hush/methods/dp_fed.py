@@ -8,22 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hush.core import Method, chain
-from hush.methods.groups import RecordSteps, ServerStep
+from hush.methods.groups import FoundClip, ServerStep
 from hush.methods.recipe import method
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpFed(ServerStep, RecordSteps):
+class DpFed(ServerStep, FoundClip):
     """Settings of `dp-fed`."""
-
-    clip: float | None = RecordSteps.redefined(  # type: ignore[assignment]
-        "clip", None, unset="1; with mode=paper from an initial round"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.clip is None and self.mode == "proved":
-            object.__setattr__(self, "clip", 1.0)
 
 
 @method("dp-fed", DpFed)

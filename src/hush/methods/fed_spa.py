@@ -13,23 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hush.core import Method, chain
-from hush.methods.groups import Ratio, RecordSteps, ServerStep
+from hush.methods.groups import FoundClip, Ratio, ServerStep
 from hush.methods.recipe import method
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSpa(ServerStep, Ratio, RecordSteps):
+class FedSpa(ServerStep, Ratio, FoundClip):
     """Settings of `fed-spa`."""
 
     server: str = ServerStep.redefined("server", "fed-spa")
-    clip: float | None = RecordSteps.redefined(  # type: ignore[assignment]
-        "clip", None, unset="1; with mode=paper from an initial round"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.clip is None and self.mode == "proved":
-            object.__setattr__(self, "clip", 1.0)
 
 
 @method("fed-spa", FedSpa)

@@ -159,6 +159,20 @@ class RecordSteps(Records):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FoundClip(RecordSteps):
+    """The same, with a clip that Fed-SPA's own words find in an initial round, where none is given."""
+
+    clip: float | None = RecordSteps.redefined(  # type: ignore[assignment]
+        "clip", None, unset="1; with mode=paper from an initial round"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip is None and self.mode == "proved":
+            object.__setattr__(self, "clip", 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OneGradient(LocalTraining):
     """One step of length 1 down one batch's gradient, so that the update is the gradient. Other settings make it a few steps."""
 
