@@ -1,4 +1,4 @@
-"""The data sets that Hush knows by name. Every checksum is of a file that was seen, or that its publishers or users name."""
+"""The data sets that Hush knows by name."""
 
 from __future__ import annotations
 

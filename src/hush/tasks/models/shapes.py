@@ -7,10 +7,10 @@ import torch
 from hush.errors import UsageError
 
 
-def require_shape(model: str, shape: torch.Size, needed: tuple[int, ...], instead: str) -> None:
+def require_shape(model: str, shape: torch.Size, needed: tuple[int, ...]) -> None:
     """Refuse every shape but the one the model was published for."""
     if tuple(shape) != needed:
-        raise UsageError(f"{model} takes {times(needed)} images, not {times(shape)}: choose {instead}.")
+        raise UsageError(f"{model} takes {times(needed)} images, not {times(shape)}: choose afo-cnn, logistic or mlp.")
 
 
 def require_images(model: str, shape: torch.Size, least: int) -> None:
