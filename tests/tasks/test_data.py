@@ -18,7 +18,7 @@ import hush
 from hush import DataError, UsageError
 from hush.tasks import catalogue
 from hush.tasks.fetch import File, data_dir, download, verified
-from hush.tasks.idx import read_idx
+from hush.tasks.readers.idx import read_idx
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

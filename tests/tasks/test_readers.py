@@ -20,7 +20,7 @@ from scipy.io import savemat
 from hush import DataError
 from hush.tasks.raw import Raw
 from hush.tasks.readers.cifar import CIFAR10, CIFAR100, TEST10, TRAIN10, read_cifar10, read_cifar100
-from hush.tasks.readers.emnist import read_emnist
+from hush.tasks.readers.idx import read_emnist
 from hush.tasks.readers.svhn import read_svhn
 
 BATCHES = (*TRAIN10, TEST10)

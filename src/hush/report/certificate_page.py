@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import math
+from html import escape
 from typing import Any
 
 from hush.privacy.attack import Risk, doubts
 from hush.privacy.guarantee import Guarantee, at_least
 from hush.privacy.written import plan_from_dict
-from hush.report.page import STYLE
+from hush.report.page import STYLE, bullets, table, whole_page
 
 _MORE = """
 .big{font-size:2.2rem;font-weight:600;margin:0}.yes,.weak,.no{border-left:4px solid #1a7f4b;padding-left:1rem}
@@ -37,12 +37,10 @@ _SAID = (
 
 def certificate_page(certificate: dict[str, Any]) -> str:
     """One self-contained page."""
-    name = html.escape(f"{certificate['method']} on {certificate['data']}")
+    name = escape(f"{certificate['method']} on {certificate['data']}")
     body = _proved(certificate) if certificate["guarantee"] else _nothing(certificate)
-    head = (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>Privacy certificate: {name}</title><style>{STYLE}{_MORE}</style>"
-    )
-    return head + f"<h1>Privacy certificate</h1><p>{name}, run <code>{certificate['run_id']}</code></p>" + body + "</html>\n"
+    lead = f"<h1>Privacy certificate</h1><p>{name}, run <code>{certificate['run_id']}</code></p>"
+    return whole_page(f"Privacy certificate: {name}", STYLE + _MORE, lead + body)
 
 
 def _nothing(c: dict[str, Any]) -> str:
@@ -50,7 +48,7 @@ def _nothing(c: dict[str, Any]) -> str:
     if c.get("rounds_aborted") and c["rounds_aborted"] == c["rounds"]:
         return "<div class=no><p class=big>Nothing was released</p><p>Every round broke off before anything was opened.</p></div>"
     lead = (
-        f"<div class=no><p class=big>No guarantee</p><p>{html.escape(why)} Nothing is proved for anybody, however many clients "
+        f"<div class=no><p class=big>No guarantee</p><p>{escape(why)} Nothing is proved for anybody, however many clients "
         "took part.</p></div>"
     )
     return lead + ("<h2>What the paper claims</h2>" + _claim(c) if c.get("claim") else "")
@@ -60,11 +58,12 @@ def _proved(c: dict[str, Any]) -> str:
     proved, words = c["guarantee"], c["statement"]
     guess = Risk(c["attack"]["true_positives_at_1_percent_false_positives"], c["attack"]["membership_advantage"])
     weak = doubts(plan_from_dict(c["plan"]), Guarantee.from_dict(proved), guess)
-    little = f"<p>It promises little:</p>{_list(weak)}" if weak else ""
+    little = f"<p>It promises little:</p>{bullets(weak)}" if weak else ""
     lead = (
         f"<div class={'weak' if weak else 'yes'}><p class=big>epsilon {at_least(proved['epsilon'])} at delta "
-        f"{at_least(proved['delta'], 2)}</p><p>proved for {html.escape(words['protected'])}.</p>{little}</div>"
+        f"{at_least(proved['delta'], 2)}</p><p>proved for {escape(words['protected'])}.</p>{little}</div>"
     )
+    mind = [line for line in (*proved["warnings"], *c.get("caveats", ())) if line not in weak]
     rows = [
         ("What stays secret", words["hidden"]),
         ("From whom", _against(c, words["against"])),
@@ -75,26 +74,31 @@ def _proved(c: dict[str, Any]) -> str:
         ("Noise", _noise(c)),
         *_summed(c),
     ]
-    sections = [lead, _table(rows)]
-    sections.append("<h2>What that means for an attacker</h2>" + _attack(c))
-    sections.append("<h2>It holds if</h2>" + _list(proved["assumptions"]))
-    if c.get("un_noised"):
-        figures = ", ".join(name.replace("_", " ") for name in c["un_noised"])
-        sections.append(
-            f"<h2>Not covered</h2><p>These figures of <code>result.json</code> and <code>rounds.jsonl</code> are computed from "
-            f"clients' own examples without noise, for simulation alone: {html.escape(figures)}. Do not publish them where the "
-            "clients are real.</p>"
-        )
-    if mind := [line for line in (*proved["warnings"], *c.get("caveats", ())) if line not in weak]:
-        sections.append("<h2>Mind</h2>" + _list(mind))
-    sections.append("<h2>Against the server</h2>" + _server(c))
-    sections.append("<h2>Epsilon at other deltas</h2>" + _deltas(c))
-    sections.append("<h2>What the paper claims</h2>" + _claim(c))
-    if c.get("population"):
-        sections.append("<h2>All runs on these clients together</h2>" + _population(c["population"]))
-    sections.append("<h2>How it was computed</h2>" + _computed(c))
-    sections.append("<h2>Said by the author</h2>" + _SAID)
-    return "".join(sections)
+    population = c.get("population")
+    sections = {
+        "What that means for an attacker": _attack(c),
+        "It holds if": bullets(proved["assumptions"]),
+        "Not covered": _not_covered(c.get("un_noised")),
+        "Mind": bullets(mind) if mind else "",
+        "Against the server": _server(c),
+        "Epsilon at other deltas": _deltas(c),
+        "What the paper claims": _claim(c),
+        "All runs on these clients together": _population(population) if population else "",
+        "How it was computed": _computed(c),
+        "Said by the author": _SAID,
+    }
+    return lead + table(rows) + "".join(f"<h2>{title}</h2>{told}" for title, told in sections.items() if told)
+
+
+def _not_covered(un_noised: list[str] | None) -> str:
+    if not un_noised:
+        return ""
+    figures = ", ".join(name.replace("_", " ") for name in un_noised)
+    return (
+        f"<p>These figures of <code>result.json</code> and <code>rounds.jsonl</code> are computed from "
+        f"clients' own examples without noise, for simulation alone: {escape(figures)}. Do not publish them where the "
+        "clients are real.</p>"
+    )
 
 
 def _taking_part(c: dict[str, Any]) -> str:
@@ -170,9 +174,8 @@ def _rounds(c: dict[str, Any]) -> str:
 
 
 def _noise(c: dict[str, Any]) -> str:
-    kind = (
-        "exact integers from a cryptographic stream" if c["noise"] == "secure" else "floating-point draws, fit for research alone"
-    )
+    secure = c["noise"] == "secure"
+    kind = "exact integers from a cryptographic stream" if secure else "floating-point draws, fit for research alone"
     return f"{c['noise_multiplier']:.4g} times the most that one {c['guarantee']['unit']} can add; {kind}"
 
 
@@ -189,11 +192,7 @@ def _attack(c: dict[str, Any]) -> str:
 def _guessed(c: dict[str, Any]) -> str:
     if c["guarantee"]["relation"] == "replace-one":
         return f"which of two {c['guarantee']['unit']}s it was"
-    return (
-        f"whether one {c['guarantee']['unit']}'s data were used"
-        if c["guarantee"]["unit"] == "client"
-        else "whether a record was used"
-    )
+    return "whether one client's data were used" if c["guarantee"]["unit"] == "client" else "whether a record was used"
 
 
 def _server(c: dict[str, Any]) -> str:
@@ -201,18 +200,14 @@ def _server(c: dict[str, Any]) -> str:
     if server is not None and server["view"] == c["guarantee"]["view"]:
         return "<p>The statement above is one against the server.</p>"
     if server is None:
-        return f"<p>No guarantee. {html.escape(c['no_server_guarantee'] or '')}</p>"
+        return f"<p>No guarantee. {escape(c['no_server_guarantee'] or '')}</p>"
     figure = f"epsilon {at_least(server['epsilon'])} at delta {at_least(server['delta'], 2)}"
-    return f"<p>{figure} ({html.escape(server['relation'])}), if</p>" + _list(server["assumptions"])
+    return f"<p>{figure} ({escape(server['relation'])}), if</p>" + bullets(server["assumptions"])
 
 
 def _deltas(c: dict[str, Any]) -> str:
-    rows = [(at_least(row["delta"], 2), at_least(row["epsilon"])) for row in c["epsilon_at"]]
-    return (
-        "<table><tr><th>delta</th><th>epsilon</th></tr>"
-        + "".join(f"<tr><td>{d}</td><td>{e}</td></tr>" for d, e in rows)
-        + "</table>"
-    )
+    rows = ((at_least(row["delta"], 2), at_least(row["epsilon"])) for row in c["epsilon_at"])
+    return table(rows, "<tr><th>delta</th><th>epsilon</th></tr>")
 
 
 def _claim(c: dict[str, Any]) -> str:
@@ -222,11 +217,11 @@ def _claim(c: dict[str, Any]) -> str:
     figure = "no figure" if claim["epsilon"] is None else f"epsilon {claim['epsilon']:.2f}"
     items = "".join(
         f"<li><span class={'met' if k['met'] else 'violated'}>{'met' if k['met'] else 'violated'}</span>: "
-        f"{html.escape(k['statement'])} ({html.escape(k['detail'])})</li>"
+        f"{escape(k['statement'])} ({escape(k['detail'])})</li>"
         for k in claim["conditions"]
     )
     return (
-        f"<p>{html.escape(claim['source'])}: {figure}. It is not what is proved here. {html.escape(claim['why'])} "
+        f"<p>{escape(claim['source'])}: {figure}. It is not what is proved here. {escape(claim['why'])} "
         f"Its own conditions:</p><ul>{items}</ul>"
     )
 
@@ -238,7 +233,7 @@ def _population(p: dict[str, Any]) -> str:
     proviso = "however the runs were chosen" if adaptive else "if later runs were not chosen from the results of earlier ones"
     runs = "one run" if p["runs"] == 1 else f"{p['runs']} runs"
     return (
-        f"<p>'{html.escape(p['name'])}': {runs} spent {spent}, of {budget}, {proviso}. "
+        f"<p>'{escape(p['name'])}': {runs} spent {spent}, of {budget}, {proviso}. "
         f"Ledger entry {p['ledger_entries']}, <code>{p['ledger_head']}</code>.</p>"
     )
 
@@ -254,12 +249,4 @@ def _computed(c: dict[str, Any]) -> str:
         ("Model, SHA-256", c["model_sha256"] or "not kept"),
         ("To verify", "hush certify followed by the folder of the run"),
     ]
-    return _table(rows)
-
-
-def _table(rows: list[tuple[str, str]]) -> str:
-    return "<table>" + "".join(f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in rows) + "</table>"
-
-
-def _list(lines: list[str]) -> str:
-    return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
+    return table(rows)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import html
+from collections.abc import Iterable
+from html import escape
 from typing import Any
 
 from hush.engines.result import Result
+from hush.errors import UsageError
 from hush.privacy.attack import doubts, risk
 from hush.privacy.guarantee import at_least
 
@@ -28,18 +30,32 @@ def run_page(result: Result, diagnostics: list[dict[str, Any]]) -> str:
         ("none" if proved is None else at_least(proved.epsilon), "epsilon proved" if proved else "privacy guarantee"),
         (f"{result.uplink_bytes_per_client / 1e6:.3g} MB", "sent per client, on average"),
     ]
+    title = escape(f"{result.method} on {result.data}")
     sections = [
-        f"<h1>{html.escape(result.method)} on {html.escape(result.data)}</h1>",
-        f"<p class=lead>{html.escape(result.sentence())}.</p>",
+        f"<h1>{title}</h1>",
+        f"<p class=lead>{escape(result.sentence())}.</p>",
         "<div class=cards>" + "".join(f"<div class=card><b>{a}</b><span>{b}</span></div>" for a, b in cards) + "</div>",
         "<h2>Privacy</h2>" + _privacy(result),
         "<h2>Course of the run</h2>" + _pictures(result, diagnostics) + _un_noised(result),
         "<h2>Settings</h2>" + _settings(result.configuration),
         "<h2>Figures</h2>" + _table(result.to_dict()),
     ]
-    title = html.escape(f"{result.method} on {result.data}")
-    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>"
-    return head + "".join(sections) + "</html>\n"
+    return whole_page(title, STYLE, "".join(sections))
+
+
+def whole_page(title: str, style: str, body: str) -> str:
+    """An HTML page that needs nothing besides itself."""
+    return f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{style}</style>{body}</html>\n"
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A list of sentences."""
+    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+
+
+def table(rows: Iterable[tuple[str, str]], head: str = "") -> str:
+    """What each thing is called, and what it is."""
+    return f"<table>{head}" + "".join(f"<tr><td>{escape(a)}</td><td>{escape(b)}</td></tr>" for a, b in rows) + "</table>"
 
 
 def _learned(result: Result) -> list[tuple[str, str]]:
@@ -52,7 +68,7 @@ def _learned(result: Result) -> list[tuple[str, str]]:
         cards = [(f"{result.test_loss:.4g}", "test loss, last round")]
     names = {"auc": "AUC", "macro_f1": "macro F1", "rmse": "RMSE", "mae": "mean absolute error"}
     for name, value in result.test_metrics.items():
-        cards.append(("undefined" if value is None else f"{value:.4g}", f"test {names.get(name, html.escape(name))}"))
+        cards.append(("undefined" if value is None else f"{value:.4g}", f"test {names.get(name, escape(name))}"))
     if result.per_client is not None:
         spread = result.per_client
         keys = ("worst_tenth", "worst", "mean")
@@ -68,53 +84,50 @@ def _privacy(result: Result) -> str:
     proof = result.proof
     if proof is None:
         why = result.no_guarantee or "This method adds no noise."
-        return f"<p class=warn>{html.escape(why)} Nothing is guaranteed to anybody.</p>"
+        return f"<p class=warn>{escape(why)} Nothing is guaranteed to anybody.</p>"
     proved = proof.guarantee
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in proved.assumptions)
     weak = doubts(proof.plan, proved, risk(proof.plan))
-    mind = "".join(f"<li>{html.escape(line)}</li>" for line in dict.fromkeys((*weak, *proved.warnings, *result.caveats)))
-    minded = f"<div class=warn><p>Mind:</p><ul>{mind}</ul></div>" if mind else ""
+    mind = dict.fromkeys((*weak, *proved.warnings, *result.caveats))
+    minded = f"<div class=warn><p>Mind:</p>{bullets(mind)}</div>" if mind else ""
     claimed = ""
     if result.claimed_epsilon is not None:
         claimed = f"<p>The paper's own accounting would print epsilon {result.claimed_epsilon:.2f}; that is not proved.</p>"
-    server = "no guarantee in this run"
-    if proof.server is not None:
-        server = html.escape(str(proof.server))
+    server = "no guarantee in this run" if proof.server is None else escape(str(proof.server))
     return (
-        f"<p>Proved: {html.escape(str(proved))} ({html.escape(proved.relation)}, {html.escape(proved.method)}). It holds if</p>"
-        f"<ul>{items}</ul>{minded}{claimed}<p>Against the server itself: {server}.</p>"
+        f"<p>Proved: {escape(str(proved))} ({escape(proved.relation)}, {escape(proved.method)}). It holds if</p>"
+        f"{bullets(proved.assumptions)}{minded}{claimed}<p>Against the server itself: {server}.</p>"
         "<p>The statement to file is <a href=certificate.html>certificate.html</a>.</p>"
     )
 
 
 def _pictures(result: Result, diagnostics: list[dict[str, Any]]) -> str:
+    from hush.report.plots import as_svg, line_figure
+
+    def series(records: list[dict[str, Any]], keys: dict[str, str], scale: float = 1.0) -> dict[str, list[tuple[float, float]]]:
+        """By the label of each curve, the figures that there are."""
+        every = {name: [(r["round"], scale * r[key]) for r in records if r.get(key) is not None] for name, key in keys.items()}
+        return {name: points for name, points in every.items() if points}
+
+    held = ("validation", "test")
+    accuracy = series(result.history, {name: f"{name}_accuracy" for name in held}, 100)
+    shown = accuracy or series(result.history, {name: f"{name}_loss" for name in held})
+    mark = " (simulation only)" if any(f"{name}_accuracy" in result.un_noised for name in held) else ""
+    norms = series(diagnostics, {k.replace("_", " "): k for k in ("signal_norm", "noise_norm", "clip_bias", "compression_error")})
+    norms = {name: points for name, points in norms.items() if any(value > 0 for _, value in points)}
+    clipped = series(diagnostics, {"clipped fraction": "clipped_fraction"})
     try:
-        from hush.report.plots import as_svg, line_figure
-
-        def series(records: list[dict[str, Any]], key: str, scale: float = 1.0) -> list[tuple[float, float]]:
-            return [(r["round"], scale * r[key]) for r in records if r.get(key) is not None]
-
-        accuracy = {name: series(result.history, f"{name}_accuracy", 100) for name in ("validation", "test")}
-        accuracy = {name: points for name, points in accuracy.items() if points}
-        mark = " (simulation only)" if any(f"{name}_accuracy" in result.un_noised for name in ("validation", "test")) else ""
-        if accuracy:
-            pictures = [line_figure(accuracy, "round", f"{' and '.join(accuracy)} accuracy in %{mark}")]
-        else:
-            losses = {name: series(result.history, f"{name}_loss") for name in ("validation", "test")}
-            losses = {name: points for name, points in losses.items() if points}
-            pictures = [line_figure(losses, "round", f"{' and '.join(losses)} loss{mark}")] if losses else []
+        pictures = []
+        if shown:
+            unit = "accuracy in %" if accuracy else "loss"
+            pictures.append(line_figure(shown, "round", f"{' and '.join(shown)} {unit}{mark}"))
         if result.guarantee is not None:
-            pictures.append(line_figure({"epsilon": series(result.history, "epsilon")}, "round", "epsilon spent"))
-        keys = ("signal_norm", "noise_norm", "clip_bias", "compression_error")
-        norms = {key.replace("_", " "): series(diagnostics, key) for key in keys}
-        norms = {key: points for key, points in norms.items() if any(v > 0 for _, v in points)}
+            pictures.append(line_figure(series(result.history, {"epsilon": "epsilon"}), "round", "epsilon spent"))
         if norms:
             pictures.append(line_figure(norms, "round", "norm (simulation only)", log=True))
-        clipped = {"clipped fraction": series(diagnostics, "clipped_fraction")}
-        if clipped["clipped fraction"]:
+        if clipped:
             pictures.append(line_figure(clipped, "round", "clipped fraction (simulation only)"))
         return "<div class=pictures>" + "".join(as_svg(p) for p in pictures) + "</div>"
-    except ImportError:
+    except UsageError:
         return "<p>Pictures need matplotlib: <code>pip install 'hush-fl[plots]'</code>.</p>"
 
 
@@ -130,22 +143,19 @@ def _un_noised(result: Result) -> str:
         return ""
     views = ", ".join(name.replace("_", " ") for name in result.un_noised)
     return (
-        f"<p class=warn>Pictures marked 'simulation only', and these figures: {html.escape(views)}, are un-noised views of the "
+        f"<p class=warn>Pictures marked 'simulation only', and these figures: {escape(views)}, are un-noised views of the "
         "clients' data: no guarantee covers them, so do not publish them where the clients are real.</p>"
     )
 
 
 def _table(values: dict[str, Any]) -> str:
-    rows = []
-    for key, value in values.items():
-        if value is None or value in ([], {}):
-            continue
-        told = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        if isinstance(value, dict):
-            told = ", ".join(f"{name} {item:,.6g}" if isinstance(item, float) else f"{name} {item}" for name, item in value.items())
-        shown = f"{value:,.6g}" if isinstance(value, float) else told
-        rows.append(f"<tr><td>{html.escape(key.replace('_', ' '))}</td><td>{html.escape(shown)}</td></tr>")
-    return f"<table>{''.join(rows)}</table>"
+    return table((key.replace("_", " "), _told(value)) for key, value in values.items() if value not in (None, [], {}))
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {item:,.6g}" if isinstance(item, float) else f"{name} {item}" for name, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else f"{value:,.6g}" if isinstance(value, float) else str(value)
 
 
 def _percent(value: float | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hush.errors import UsageError
+from hush.report.plots import blank
 from hush.tasks.clients import Clients
 
 _SHOWN = 12
@@ -55,12 +55,8 @@ def _spread(values: NDArray[np.float64]) -> dict[str, float]:
 
 def partition_figure(clients: Clients, title: str, names: tuple[str, ...] = ()) -> Any:
     """Each client a column of its labels' shares, sorted by their commonest; beside it sizes and kinds."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("Pictures need matplotlib: pip install 'hush-fl[plots]'.") from None
+    figure = blank(11, 4.6, what="Pictures")
     counts = label_counts(clients)
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
     if counts is None:
         _sizes(figure.subplots(), clients)
     else:

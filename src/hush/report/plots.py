@@ -15,32 +15,42 @@ Curves = dict[str, list[dict[str, Any]]]
 COLOURS = ("#1f5fbf", "#c2410c", "#15803d", "#7e22ce", "#b45309", "#0e7490", "#be123c", "#4d7c0f")
 
 
-def comparison_figure(curves: Curves, title: str) -> Any:
-    """Accuracy against rounds and against bytes sent, one colour a method."""
+def blank(width: float, height: float, what: str = "Plots") -> Any:
+    """A figure with nothing on it yet."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError("Plots need matplotlib: pip install 'hush-fl[plots]'.") from None
+        raise UsageError(f"{what} need matplotlib: pip install 'hush-fl[plots]'.") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def tidy(*panels: Any) -> None:
+    """A faint grid, and no frame above and to the right."""
+    for axes in panels:
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+
+
+def comparison_figure(curves: Curves, title: str) -> Any:
+    """Accuracy against rounds and against bytes sent, one colour a method."""
+    figure = blank(9.6, 3.8)
     every = [record for records in curves.values() for record in records]
-    shown = _accuracy if any(_accuracy(record) is not None for record in every) else _loss
-    if all(shown(record) is None for record in every):
+    shown = next((figure for figure in ("accuracy", "loss") if any(_judged(record, figure) is not None for record in every)), None)
+    if shown is None:
         raise UsageError("There is no curve to draw: hold validation examples out (--validation N), or give --track-test.")
-    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
     by_round, by_bytes = figure.subplots(1, 2, sharey=True)
     for (label, records), colour in zip(curves.items(), COLOURS * (1 + len(curves) // len(COLOURS)), strict=False):
-        points = [(r["round"], r["uplink_bytes_per_client"] / 1e6, shown(r)) for r in records if shown(r) is not None]
+        judged = ((r["round"], r["uplink_bytes_per_client"] / 1e6, _judged(r, shown)) for r in records)
+        points = [point for point in judged if point[2] is not None]
         if not points:
             continue
         rounds, megabytes, accuracy = zip(*points, strict=True)
         by_round.plot(rounds, accuracy, color=colour, label=label, linewidth=1.8)
         by_bytes.plot(megabytes, accuracy, color=colour, label=label, linewidth=1.8)
-    figure_name, unit = ("accuracy", " accuracy in %") if shown is _accuracy else ("loss", " loss")
-    on_test = any(record.get(f"test_{figure_name}") is not None for record in every)
-    by_round.set(xlabel="round", ylabel=f"{'test' if on_test else 'validation'}{unit}", title=title)
+    on = "test" if any(record.get(f"test_{shown}") is not None for record in every) else "validation"
+    by_round.set(xlabel="round", ylabel=f"{on} accuracy in %" if shown == "accuracy" else f"{on} loss", title=title)
     by_bytes.set(xlabel="MB sent per client (log)", xscale="log", title="and what it costs")
-    for axes in (by_round, by_bytes):
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+    tidy(by_round, by_bytes)
     if by_round.get_legend_handles_labels()[0]:
         by_round.legend(frameon=False)
     return figure
@@ -48,10 +58,9 @@ def comparison_figure(curves: Curves, title: str) -> Any:
 
 def line_figure(series: dict[str, list[tuple[float, float]]], xlabel: str, ylabel: str, log: bool = False) -> Any:
     """Named series in one small picture."""
-    from matplotlib.figure import Figure
+    figure = blank(4.6, 2.9)
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(4.6, 2.9), layout="constrained")
     axes = figure.subplots()
     for (label, points), colour in zip(series.items(), COLOURS, strict=False):
         if points:
@@ -62,8 +71,7 @@ def line_figure(series: dict[str, list[tuple[float, float]]], xlabel: str, ylabe
         axes.set_ylim(-0.03, 1.03)
     if log:
         axes.set_yscale("log")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes)
     if len(series) > 1 and axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8)
     return figure
@@ -71,11 +79,7 @@ def line_figure(series: dict[str, list[tuple[float, float]]], xlabel: str, ylabe
 
 def trade_off_figure(audit: Audit) -> Any:
     """What each attack found, under the most that the claim allows: true positives against false ones."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("Plots need matplotlib: pip install 'hush-fl[plots]'.") from None
-    figure = Figure(figsize=(3.6 * len(audit.attacks), 3.7), layout="constrained")
+    figure = blank(3.6 * len(audit.attacks), 3.7)
     panels = figure.subplots(1, len(audit.attacks), sharey=True, squeeze=False)[0]
     seen = rates() > 0
     for axes, attack in zip(panels, audit.attacks, strict=True):
@@ -87,8 +91,7 @@ def trade_off_figure(audit: Audit) -> Any:
         figures = f"eps found {attack.epsilon_found:.2f}, claimed {at_least(attack.epsilon_claimed)}"
         axes.set(xscale="log", xlabel="false positives (log)", title=f"{attack.name}\n{figures}", ylim=(0, 1), xlim=(1e-3, 1))
         axes.title.set_fontsize(9.5)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+    tidy(*panels)
     panels[0].set_ylabel("true positives")
     panels[0].legend(frameon=False, fontsize=8, loc="upper left")
     figure.suptitle(f"{audit.method}, {audit.cohort} cohorts, noise {audit.noise_multiplier:.4g}", fontsize=11)
@@ -110,13 +113,7 @@ def as_png(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _accuracy(record: dict[str, Any]) -> float | None:
-    for key in ("test_accuracy", "validation_accuracy"):
-        if record.get(key) is not None:
-            return 100.0 * float(record[key])
-    return None
-
-
-def _loss(record: dict[str, Any]) -> float | None:
-    """Of a task that has no accuracy."""
-    return next((float(record[key]) for key in ("test_loss", "validation_loss") if record.get(key) is not None), None)
+def _judged(record: dict[str, Any], figure: str) -> float | None:
+    """Accuracy in percent, or loss: on test examples, else on validation examples."""
+    found = next((record[key] for key in (f"test_{figure}", f"validation_{figure}") if record.get(key) is not None), None)
+    return None if found is None else 100.0 * float(found) if figure == "accuracy" else float(found)

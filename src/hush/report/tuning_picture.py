@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hush.errors import UsageError
-from hush.report.plots import COLOURS
+from hush.report.plots import COLOURS, blank, tidy
 from hush.tuning.space import Range, Space
 from hush.tuning.study import COMPLETE, Tuning
 
@@ -15,17 +14,14 @@ _ROW = 3
 
 def tuning_figure(tuning: Tuning, space: Space, title: str) -> Any:
     """Validation accuracy by trial with the best so far, then against each setting that was searched."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator, NullFormatter
-    except ImportError:
-        raise UsageError("Plots need matplotlib: pip install 'hush-fl[plots]'.") from None
+    rows = -(-(1 + len(space)) // _ROW)
+    figure = blank(9.6, 2.9 * rows)
+    from matplotlib.ticker import MaxNLocator, NullFormatter
+
     done = [trial for trial in tuning.history if trial.state == COMPLETE]
     by_accuracy = all(trial.validation_accuracy is not None for trial in done)
     heights = [100 * (t.validation_accuracy or 0.0) if by_accuracy else (t.validation_loss or 0.0) for t in done]
     label = "validation accuracy in %" if by_accuracy else "validation loss"
-    rows = -(-(1 + len(space)) // _ROW)
-    figure = Figure(figsize=(9.6, 2.9 * rows), layout="constrained")
     panels = list(figure.subplots(rows, _ROW, sharey=True, squeeze=False).flat)
     first = panels[0]
     first.plot([t.number for t in done], heights, "o", color=COLOURS[0], markersize=4, alpha=0.7)
@@ -41,10 +37,9 @@ def tuning_figure(tuning: Tuning, space: Space, title: str) -> Any:
         if isinstance(where, Range) and where.log:
             axes.set(xscale="log", xlim=(where.low / 1.1, where.high * 1.1))
             axes.xaxis.set_minor_formatter(NullFormatter())  # or labels of less than a decade run into each other
+    tidy(*panels)
     for number, axes in enumerate(panels):
         axes.set_visible(number <= len(space))
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
         if number % _ROW == 0:
             axes.set_ylabel(label)
     return figure

@@ -9,8 +9,7 @@ from hush.tasks.dataset import DataSet
 from hush.tasks.raw import Form
 from hush.tasks.readers.cifar import read_cifar10, read_cifar100
 from hush.tasks.readers.digits import read_digits
-from hush.tasks.readers.emnist import read_emnist
-from hush.tasks.readers.mnist import read_mnist
+from hush.tasks.readers.idx import read_emnist, read_mnist
 from hush.tasks.readers.svhn import read_svhn
 
 _BLUR_CIFAR = {"lr": 0.1, "batch_size": 50, "local_steps": 30}

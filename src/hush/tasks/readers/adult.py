@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from hush.errors import DataError
 from hush.tasks.raw import Raw
+from hush.tasks.readers.damaged import damaged, reading
 from hush.tasks.task import Examples
 
 _DESCRIPTION = """
@@ -61,7 +61,7 @@ def read_adult(paths: Mapping[str, Path]) -> Raw:
 def _examples(path: Path) -> Examples:
     rows = list(_rows(path))
     if not rows:
-        raise DataError(f"{path} holds no row: fetch it again.")
+        raise damaged(f"{path} holds no row")
     x = torch.zeros(len(rows), len(COLUMNS))
     x.scatter_(1, torch.tensor([ones for ones, _ in rows]), 1.0)
     return Examples(x, torch.tensor([label for _, label in rows]))
@@ -69,23 +69,21 @@ def _examples(path: Path) -> Examples:
 
 def _rows(path: Path) -> Iterator[tuple[list[int], int]]:
     """Of each person: the columns that are 1, and the label."""
-    try:
+    with reading(path, OSError, UnicodeDecodeError):
         text = path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read ({error}): fetch it again.") from error
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip() or (number == 1 and line.startswith("|")):  # adult.test begins with a note
             continue
         values = [value.strip() for value in line.split(",")]
         if len(values) != len(FIELDS) + 1:
-            raise DataError(f"{path} has {len(values)} columns instead of {len(FIELDS) + 1} in line {number:,}: fetch it again.")
+            raise damaged(f"{path} has {len(values)} columns instead of {len(FIELDS) + 1} in line {number:,}")
         label = values[-1].removesuffix(".")  # as adult.test ends its lines
         if label not in LABELS:
-            raise DataError(f"{path} has the unknown label {values[-1]!r} in line {number:,}, column income: fetch it again.")
+            raise damaged(f"{path} has the unknown label {values[-1]!r} in line {number:,}, column income")
         ones = []
         for i, field in _USED:
             column = _COLUMN.get(f"{field}={values[i]}")
             if column is None:
-                raise DataError(f"{path} has the unknown value {values[i]!r} in line {number:,}, column {field}: fetch it again.")
+                raise damaged(f"{path} has the unknown value {values[i]!r} in line {number:,}, column {field}")
             ones.append(column)
         yield ones, LABELS[label]

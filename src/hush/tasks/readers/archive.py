@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from hush.errors import DataError
+from hush.tasks.readers.damaged import damaged, reading
 
 BLOCK = 1 << 20
 
@@ -22,20 +22,18 @@ def tar_members(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, io.B
     So its checksum is checked too: take what was read for good only when the last member was given.
     """
     missing = set(wanted)
-    try:
-        with bz2.open(path) if path.name.endswith(".bz2") else gzip.open(path) as content:
-            with tarfile.open(fileobj=content, mode="r|", bufsize=BLOCK) as tar:
-                for member in tar:
-                    name = member.name.removeprefix("./")
-                    part = tar.extractfile(member) if name in missing else None
-                    if part is not None:
-                        missing.remove(name)
-                        held = io.BytesIO()  # grows in place; part.read() would need room for three copies
-                        shutil.copyfileobj(part, held, BLOCK)
-                        yield name, held
-            while content.read(BLOCK):
-                pass
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-        raise DataError(f"{path} cannot be read ({error}): fetch it again.") from error
+    unpacked = bz2.open if path.name.endswith(".bz2") else gzip.open
+    with reading(path, OSError, EOFError, zlib.error, tarfile.TarError), unpacked(path) as content:
+        with tarfile.open(fileobj=content, mode="r|", bufsize=BLOCK) as tar:
+            for member in tar:
+                name = member.name.removeprefix("./")
+                part = tar.extractfile(member) if name in missing else None
+                if part is not None:
+                    missing.remove(name)
+                    held = io.BytesIO()  # grows in place; part.read() would need room for three copies
+                    shutil.copyfileobj(part, held, BLOCK)
+                    yield name, held
+        while content.read(BLOCK):
+            pass
     if missing:
-        raise DataError(f"{path} does not hold {sorted(missing)[0]}: fetch it again.")
+        raise damaged(f"{path} does not hold {sorted(missing)[0]}")

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hush.errors import DataError
 from hush.tasks.raw import Raw
 from hush.tasks.readers.archive import tar_members
+from hush.tasks.readers.damaged import damaged, reading
 from hush.tasks.task import Examples
 
 CIFAR10 = "cifar-10-binary.tar.gz"
@@ -38,7 +38,8 @@ def read_cifar10(paths: Mapping[str, Path], *, records: int = 10_000) -> Raw:
         size = records * (1 + PIXELS)
         with ThreadPoolExecutor(min(len(names), os.cpu_count() or 1)) as threads:  # lzma lets other threads run
             parts = dict(zip(names, threads.map(lambda name: read(*_content(paths, name, size)), names), strict=True))
-    return Raw(_joined([parts[name] for name in TRAIN10]), parts[TEST10])
+    x, y = zip(*(parts[name] for name in TRAIN10), strict=True)
+    return Raw(Examples(torch.cat(x), torch.cat(y)), parts[TEST10])
 
 
 def read_cifar100(paths: Mapping[str, Path], *, train: int = 50_000, test: int = 10_000) -> Raw:
@@ -56,11 +57,9 @@ def read_cifar100(paths: Mapping[str, Path], *, train: int = 50_000, test: int =
 def _content(paths: Mapping[str, Path], name: str, size: int) -> tuple[str, bytes]:
     """What to call a file in errors, and what is in it."""
     path = paths.get(f"{name}.xz") or paths[name]
-    try:
-        with lzma.open(path) if path.name.endswith(".xz") else path.open("rb") as f:
-            return str(path), f.read(size + 1)  # one byte more than right is enough to see that it is wrong
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise DataError(f"{path} cannot be read ({error}): fetch it again.") from error
+    opened = lzma.open if path.name.endswith(".xz") else Path.open
+    with reading(path, OSError, EOFError, lzma.LZMAError), opened(path, "rb") as f:
+        return str(path), f.read(size + 1)  # one byte more than right is enough to see that it is wrong
 
 
 def _examples(name: str, content: bytes, *, records: int, labels: int, classes: int) -> Examples:
@@ -68,16 +67,10 @@ def _examples(name: str, content: bytes, *, records: int, labels: int, classes: 
     size = records * (labels + PIXELS)
     if len(content) != size:
         held = f"{len(content):,}" if len(content) < size else "more"
-        raise DataError(f"{name} holds {held} bytes instead of {size:,}: fetch it again.")
+        raise damaged(f"{name} holds {held} bytes instead of {size:,}")
     table = np.frombuffer(content, dtype=np.uint8).reshape(records, -1)
     y = table[:, labels - 1]
     if (wrong := np.flatnonzero(y >= classes)).size:
-        raise DataError(
-            f"{name} gives record {wrong[0]:,} the label {y[wrong[0]]}, which is not one of 0 to {classes - 1}: fetch it again."
-        )
+        raise damaged(f"{name} gives record {wrong[0]:,} the label {y[wrong[0]]}, which is not one of 0 to {classes - 1}")
     x = table[:, labels:].copy().reshape(records, 3, 32, 32)
     return Examples(torch.from_numpy(x), torch.from_numpy(y.astype(np.int64)))
-
-
-def _joined(parts: list[Examples]) -> Examples:
-    return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hush.errors import DataError
 from hush.tasks.raw import Raw
+from hush.tasks.readers.damaged import damaged, reading
 from hush.tasks.task import Examples
 
 TRAIN = ("train_32x32.mat", "extra_32x32.mat")
@@ -40,35 +40,28 @@ def _count(path: Path) -> int:
     """How many images a file promises, without reading them."""
     from scipy.io import whosmat
 
-    held = {name: (shape, kind) for name, shape, kind in _guarded(path, whosmat)}
+    with reading(path, Exception):  # scipy's parser answers a damaged file with errors of many kinds
+        held = {name: (shape, kind) for name, shape, kind in whosmat(path)}
     shape, kind = held.get("X", ((), ""))
     if kind != "uint8" or len(shape) != 4 or shape[:3] != (32, 32, 3):
-        raise DataError(f"{path} holds no images of 32 x 32 x 3 bytes: fetch it again.")
+        raise damaged(f"{path} holds no images of 32 x 32 x 3 bytes")
     return int(shape[3])
 
 
 def _digits(path: Path, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     y = _variable(path, "y").ravel()
     if len(y) != count:
-        raise DataError(f"{path} holds {count:,} images and {len(y):,} labels: fetch it again.")
+        raise damaged(f"{path} holds {count:,} images and {len(y):,} labels")
     if (wrong := np.flatnonzero((y < 1) | (y > 10))).size:
-        raise DataError(f"{path} gives image {wrong[0]:,} the label {y[wrong[0]]}, which is not one of 1 to 10: fetch it again.")
+        raise damaged(f"{path} gives image {wrong[0]:,} the label {y[wrong[0]]}, which is not one of 1 to 10")
     return y.astype(np.int64) % 10
 
 
 def _variable(path: Path, name: str) -> np.ndarray[Any, Any]:
     from scipy.io import loadmat
 
-    held = _guarded(path, loadmat, variable_names=[name])
+    with reading(path, Exception):
+        held = loadmat(path, variable_names=[name])
     if name not in held:
-        raise DataError(f"{path} holds no variable {name}: fetch it again.")
+        raise damaged(f"{path} holds no variable {name}")
     return np.asarray(held[name])
-
-
-def _guarded(path: Path, read: Any, **how: Any) -> Any:
-    try:
-        return read(path, **how)
-    except MemoryError:
-        raise
-    except Exception as error:  # scipy's parser answers a damaged file with errors of many kinds
-        raise DataError(f"{path} cannot be read ({error}): fetch it again.") from error

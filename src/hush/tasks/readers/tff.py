@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hush.errors import DataError, UsageError
+from hush.errors import UsageError
 from hush.local.flat import IGNORED
 from hush.tasks.raw import Raw
 from hush.tasks.readers.archive import tar_members
+from hush.tasks.readers.damaged import damaged, reading
 from hush.tasks.task import Examples
 
 FEMNIST = "fed_emnist.tar.bz2"
@@ -26,6 +27,10 @@ ALPHABET = "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naei
 PAD, UNKNOWN, BEGIN, END = 0, len(ALPHABET) + 1, len(ALPHABET) + 2, len(ALPHABET) + 3
 TOKENS = len(ALPHABET) + 4
 LENGTH = 80
+
+_TOKEN = np.full(256, UNKNOWN, dtype=np.uint8)
+"""Of each byte."""
+_TOKEN[np.frombuffer(ALPHABET.encode(), dtype=np.uint8)] = np.arange(1, UNKNOWN)
 
 Sizes = dict[str, int]
 """How many examples each client holds, in the order in which they lie."""
@@ -58,21 +63,12 @@ def tokens(snippets: Iterable[bytes]) -> NDArray[np.uint8]:
     return np.concatenate([np.empty(0, dtype=np.uint8), *padded]).reshape(-1, LENGTH + 1)
 
 
-def _token_of_each_byte() -> NDArray[np.uint8]:
-    table = np.full(256, UNKNOWN, dtype=np.uint8)
-    table[np.frombuffer(ALPHABET.encode(), dtype=np.uint8)] = np.arange(1, UNKNOWN)
-    return table
-
-
-_TOKEN = _token_of_each_byte()
-
-
 def by_client(train: Part, test: Part, name: str) -> Raw:
     """Both parts of a data set, of which `name` is the second. Clients are numbered by their names in order, as in TFF."""
     (examples, held), (tests, tested) = train, test
     number = {client: i for i, client in enumerate(held)}
     if strange := [client for client in tested if client not in number]:
-        raise DataError(f"{name} holds the client {strange[0]}, who has nothing to train on: fetch it again.")
+        raise damaged(f"{name} holds the client {strange[0]}, who has nothing to train on")
     return Raw(examples, tests, _owners(held, number), _owners(tested, number), tuple(held))
 
 
@@ -85,11 +81,9 @@ def images(name: str, sizes: Sizes, runs: Iterable[tuple[str, NDArray[Any], NDAr
         size, flat = len(labels), labels.reshape(-1)  # of shape [n] or [n, 1]
         greys = np.rint(255 * pixels)
         if greys.shape != (size, 28, 28) or not ((greys >= 0) & (greys <= 255)).all():
-            raise DataError(
-                f"{name} does not hold {size} images of 28 x 28 pixels from 0 to 1 for client {client}: fetch it again."
-            )
+            raise damaged(f"{name} does not hold {size} images of 28 x 28 pixels from 0 to 1 for client {client}")
         if len(flat) != size or not ((flat >= 0) & (flat < 62)).all():
-            raise DataError(f"{name} has a label that is not one of 0 to 61 for client {client}: fetch it again.")
+            raise damaged(f"{name} has a label that is not one of 0 to 61 for client {client}")
         end = start[client] + size
         x[start[client] : end, 0] = greys
         y[start[client] : end] = flat
@@ -102,7 +96,7 @@ def chunks(name: str, said: Mapping[str, list[bytes]]) -> Part:
     rows = {}
     for client, snippets in said.items():
         if not all(isinstance(snippet, bytes) for snippet in snippets):
-            raise DataError(f"{name} holds something else than text for client {client}: fetch it again.")
+            raise damaged(f"{name} holds something else than text for client {client}")
         rows[client] = tokens(snippets)
     every = torch.from_numpy(np.concatenate(list(rows.values())))
     targets = every[:, 1:].long()
@@ -124,13 +118,8 @@ def _read(path: Path, stem: str, convert: Callable[[str, Any], Part]) -> Raw:
     parts = {}
     for member, content in tar_members(path, (train, test)):
         name = f"{member} of {path}"
-        try:
-            with h5py.File(content, "r") as file:
-                parts[member] = convert(name, file["examples"])
-        except (DataError, MemoryError):
-            raise
-        except Exception as error:  # the library answers damage with errors of many kinds
-            raise DataError(f"{name} cannot be read ({error}): fetch it again.") from error
+        with reading(name, Exception), h5py.File(content, "r") as file:  # the library answers damage with errors of many kinds
+            parts[member] = convert(name, file["examples"])
     return by_client(parts[train], parts[test], f"{test} of {path}")
 
 

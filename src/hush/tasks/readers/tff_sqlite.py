@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from hush.errors import DataError, UsageError
 from hush.tasks.raw import Raw
 from hush.tasks.readers.archive import BLOCK
+from hush.tasks.readers.damaged import damaged, reading
 from hush.tasks.readers.tf_example import Feature, parse_example
 from hush.tasks.readers.tff import Part, Sizes, by_client, chunks, images
 
@@ -70,7 +71,7 @@ class _Split:
         query = "SELECT client_id, COUNT(*) FROM examples WHERE split_name = ? GROUP BY client_id"
         sizes: Sizes = dict(self.database.execute(query, (self.split,)))
         if not sizes or not all(isinstance(client, str) for client in sizes):
-            raise DataError(f"{self.name} does not hold examples by the names of clients: fetch it again.")
+            raise damaged(f"{self.name} does not hold examples by the names of clients")
         return dict(sorted(sizes.items()))
 
     def runs(self, sizes: Sizes, convert: Callable[[Mapping[str, Feature]], _T]) -> Iterator[tuple[str, list[_T]]]:
@@ -84,15 +85,13 @@ class _Split:
             try:
                 run = [convert(parse_example(message)) for _, message in rows]
             except (ValueError, TypeError) as error:  # TypeError: what should be a message is text, a number or nothing
-                raise DataError(
-                    f"{self.name} has an example of client {client} that cannot be read ({error}): fetch it again."
-                ) from error
+                raise damaged(f"{self.name} has an example of client {client} that cannot be read ({error})") from error
             left[client] = left.get(client, 0) - len(run)
             if left[client] < 0:
                 break
             yield client, run
         if any(left.values()):  # the sizes came from an index
-            raise DataError(f"{self.name} does not hold the examples that its index lists: fetch it again.")
+            raise damaged(f"{self.name} does not hold the examples that its index lists")
 
 
 def _images(split: _Split) -> Part:
@@ -137,11 +136,9 @@ def _database(path: Path) -> Iterator[sqlite3.Connection]:
     with tempfile.TemporaryDirectory(prefix="hush-") as folder:
         plain = Path(folder) / "database"
         _decompress(path, plain)
-        try:  # immutable: nobody else knows the file, so nothing is locked and no journal is looked for
-            with closing(sqlite3.connect(f"{plain.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-                yield database
-        except sqlite3.Error as error:
-            raise DataError(f"{path} cannot be read ({error}): fetch it again.") from error
+        # immutable: nobody else knows the file, so nothing is locked and no journal is looked for
+        with reading(path, sqlite3.Error), closing(sqlite3.connect(f"{plain.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+            yield database
 
 
 def _decompress(path: Path, plain: Path) -> None:
@@ -157,4 +154,4 @@ def _decompress(path: Path, plain: Path) -> None:
             raise DataError(
                 f"{plain.parent.parent} has no room to decompress {path.name}: make some, or let TMPDIR name another folder."
             ) from error
-        raise DataError(f"{path} cannot be read ({error}): fetch it again.") from error
+        raise damaged(f"{path} cannot be read ({error})") from error
