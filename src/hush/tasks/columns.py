@@ -68,15 +68,14 @@ class Columns:
             raise UsageError(
                 f"The column '{self.client}' holds names of several kinds, such as 1 and '1': one person might be two clients."
             )
-        names, owner = np.unique(keys.astype(str) if keys.dtype == object else keys, return_inverse=True)
-        told = tuple(str(name) for name in names)
+        names, places = np.unique(keys.astype(str) if keys.dtype == object else keys, return_inverse=True)
+        told, owner = tuple(str(name) for name in names), torch.from_numpy(places.astype(np.int64))
         if not known:
-            return told, torch.from_numpy(owner.astype(np.int64))
+            return told, owner
         number = {name: i for i, name in enumerate(known)}
-        for name in told:
-            if name not in number:
-                raise UsageError(f"The client '{name}' of the test table has nothing to train on.")
-        return known, torch.tensor([number[name] for name in told])[torch.from_numpy(owner.astype(np.int64))]
+        if strange := [name for name in told if name not in number]:
+            raise UsageError(f"The client '{strange[0]}' of the test table has nothing to train on.")
+        return known, torch.tensor([number[name] for name in told])[owner]
 
     def examples(self, frame: Frame) -> Examples:
         """The rows of a table that belong to nobody, such as a test set; it needs no client column."""
@@ -94,13 +93,12 @@ class Columns:
         known = column_names(frame)
         own = [name for name in known if name not in (self.client, self.target)]
         if self.features is None and not self._inputs_of_first:
-            nameless = next((name for name in own if name.startswith("Unnamed: ") or not name.strip()), None)
-            if nameless is not None:
+            if nameless := [name for name in own if name.startswith("Unnamed: ") or not name.strip()]:
                 raise UsageError(
-                    f"The table has a column without a name ('{nameless}'), perhaps an index that was saved with it: drop it."
+                    f"The table has a column without a name ('{nameless[0]}'), perhaps an index that was saved with it: drop it."
                 )
             self._inputs_of_first.extend(own)
-        names = list(self.features) if self.features is not None else list(self._inputs_of_first)
+        names = list(self._inputs_of_first if self.features is None else self.features)
         for name in self.categories:
             pick(dict.fromkeys(known), name, "column")
         if len(set(names)) < len(names):
@@ -114,14 +112,12 @@ class Columns:
         if not names:
             raise UsageError("The table has no column besides client and target to learn from.")
         columns = [self._input(name, _column(frame, name)) for name in names]
-        if len(columns) == 1 and columns[0].ndim > 2:
+        if len(columns) == 1:  # images keep their axes, and tokens stay whole numbers
             return torch.from_numpy(columns[0])
         if len({len(column) for column in columns}) > 1:
             raise UsageError(f"The columns of the table differ in length: {sorted({len(column) for column in columns})} rows.")
         if any(column.ndim > 2 for column in columns):
             raise UsageError("A column of arrays must be the only input: name it with features=[...].")
-        if len(columns) == 1:  # tokens stay whole numbers
-            return torch.from_numpy(columns[0])
         return torch.from_numpy(np.concatenate([column.astype(np.float32) for column in columns], axis=1))
 
     def _input(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -213,15 +209,10 @@ def _is_number(text: str) -> bool:
 
 
 def _refuse_missing(values: NDArray[Any], name: str) -> None:
-    if not len(values):
+    if values.dtype.kind not in "fO" or not len(values):
         return
-    if values.dtype.kind == "f":
-        missing = np.isnan(values)
-    elif values.dtype == object:
-        missing = np.array([_is_missing(value) for value in values.reshape(-1).tolist()])
-    else:
-        return
-    missing = missing.reshape(len(values), -1).any(1)
+    each = np.isnan(values) if values.dtype.kind == "f" else np.array([_is_missing(v) for v in values.reshape(-1).tolist()])
+    missing = each.reshape(len(values), -1).any(1)
     if missing.any():
         rows = f"{int(missing.sum())} rows, first in row {int(missing.argmax())}"
         raise UsageError(f"The column '{name}' has no value in {rows}: fill them, or drop those rows.")

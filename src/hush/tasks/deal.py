@@ -61,8 +61,7 @@ def deal(raw: Raw, split: str, clients: int | None, validation: int, public: int
 
 def _invented(raw: Raw, split: str, clients: int | None, validation: int, public: int, seed: int) -> Dealt:
     """Examples of nobody in particular, dealt to so many clients."""
-    examples = len(raw.train.x)
-    order = torch.from_numpy(np.random.default_rng(derive(seed, 12)).permutation(examples))
+    order = torch.from_numpy(np.random.default_rng(derive(seed, 12)).permutation(len(raw.train.x)))
     rest = order[validation + public :]
     parts = partition(split, raw.train.y[rest].numpy(), clients or 1, derive(seed, 13))
     return Dealt(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from hush.tasks.fetch import File
+from hush.tasks.fetch import File, named_or_cache
 from hush.tasks.raw import Raw
 from hush.tasks.task import Examples
 from hush.version import __version__
@@ -28,11 +28,11 @@ def keep_decoded(name: str, files: Sequence[File], read: Callable[[], Raw]) -> R
     Settings of the reader that change what it gives belong into the name.
     """
     try:
-        path = cache_dir() / "decoded" / f"{name}-{_key(files)}.safetensors"
+        key = hashlib.sha256("\n".join([__version__, *(file.sha256 for file in files)]).encode()).hexdigest()[:16]
+        path = cache_dir() / "decoded" / f"{name}-{key}.safetensors"
     except RuntimeError:  # a user without a home
         return read()
-    kept = _kept(path)
-    if kept is not None:
+    if (kept := _kept(path)) is not None:
         return kept
     raw = read()
     _keep(path, raw)
@@ -41,13 +41,7 @@ def keep_decoded(name: str, files: Sequence[File], read: Callable[[], Raw]) -> R
 
 def cache_dir() -> Path:
     """Where things are kept that can be made again: `HUSH_CACHE`, or the user's cache."""
-    if given := os.environ.get("HUSH_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hush"
-
-
-def _key(files: Sequence[File]) -> str:
-    return hashlib.sha256("\n".join([__version__, *(file.sha256 for file in files)]).encode()).hexdigest()[:16]
+    return named_or_cache("HUSH_CACHE")
 
 
 def _kept(path: Path) -> Raw | None:

@@ -28,10 +28,13 @@ class File:
 
 def data_dir(given: Path | None = None) -> Path:
     """Where data sets live: the flag, else `HUSH_DATA`, else the user's cache."""
-    if given is not None:
-        return given
-    if path := os.environ.get("HUSH_DATA"):
-        return Path(path)
+    return given if given is not None else named_or_cache("HUSH_DATA")
+
+
+def named_or_cache(variable: str) -> Path:
+    """The folder that a variable of the environment names, else Hush's in the user's cache."""
+    if named := os.environ.get(variable):
+        return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hush"
 
 

@@ -57,21 +57,15 @@ def _area(scores: Tensor, member: Tensor) -> float:
 
 def macro_f1(outputs: Tensor, targets: Tensor) -> float:
     """Harmonic mean of precision and recall, averaged over the classes that occur, in truth or in the answers."""
-    answers, truth = _answers(outputs, targets)
+    single = outputs.dim() == 1 or outputs.shape[1] == 1
+    answers = (outputs.reshape(-1) > 0).long() if single else outputs.argmax(1).reshape(-1)
+    truth = targets.reshape(-1).long()
+    answers, truth = answers[truth != IGNORED], truth[truth != IGNORED]
     classes = max(int(outputs.shape[1]) if outputs.dim() > 1 else 2, 2)
     told, asked = torch.bincount(answers, minlength=classes), torch.bincount(truth, minlength=classes)
     right = torch.bincount(truth[answers == truth], minlength=classes)
     seen = (told + asked) > 0
     return float((2 * right[seen] / (told + asked)[seen]).double().mean()) if bool(seen.any()) else math.nan
-
-
-def _answers(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The class that the model names, and the true one, for every target that counts."""
-    single = outputs.dim() == 1 or outputs.shape[1] == 1
-    answers = (outputs.reshape(-1) > 0).long() if single else outputs.argmax(1).reshape(-1)
-    truth = targets.reshape(-1).long()
-    counts = truth != IGNORED
-    return answers[counts], truth[counts]
 
 
 def perplexity(outputs: Tensor, targets: Tensor) -> float:

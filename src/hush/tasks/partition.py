@@ -6,8 +6,6 @@ A spec names how labels are dealt, and optionally how sizes differ: `iid`, `diri
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +27,7 @@ def partition(spec: str, labels: Index, clients: int, seed: int, owner: Index | 
         return natural(owner, clients, rng)
     if clients < 1 or clients > len(labels):
         raise UsageError(f"{len(labels):,} training examples cannot be split over {clients:,} clients.")
-    sizes = _SIZES[size_name](len(labels), clients, size_argument, rng)
+    sizes = _shares(_weights(size_name, size_argument, clients, rng), len(labels))
     if name == "iid":
         return iid(sizes, rng)
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
@@ -102,8 +100,7 @@ def _fitted(mixes: NDArray[np.float64], sizes: Index, totals: Index) -> NDArray[
 
 def _whole(table: NDArray[np.float64], sizes: Index, totals: Index) -> Index:
     """Whole numbers near the table with exactly these sums."""
-    counts = np.floor(table).astype(np.int64)
-    counts = np.minimum(counts, sizes[:, None])
+    counts = np.minimum(np.floor(table).astype(np.int64), sizes[:, None])
     for over in np.flatnonzero(counts.sum(1) > sizes):  # where the fitting had not come to its end
         while counts[over].sum() > sizes[over]:
             counts[over, counts[over].argmax()] -= 1
@@ -146,19 +143,13 @@ def natural(owner: Index | None, clients: int, rng: np.random.Generator) -> list
     return [parts[i] for i in np.sort(rng.permutation(len(whose))[:clients])]
 
 
-def _equal(examples: int, clients: int, _: float, rng: np.random.Generator) -> Index:
-    """Sizes that differ by one at most."""
-    return np.asarray(np.full(clients, examples // clients) + (np.arange(clients) < examples % clients), dtype=np.int64)
-
-
-def _lognormal(examples: int, clients: int, sigma: float, rng: np.random.Generator) -> Index:
-    exponents = sigma * rng.standard_normal(clients)
-    return _shares(np.exp(exponents - exponents.max()), examples)
-
-
-def _zipf(examples: int, clients: int, exponent: float, rng: np.random.Generator) -> Index:
-    """The r-th largest client holds a share of r^-exponent."""
-    return _shares(rng.permutation(np.arange(1, clients + 1) ** -exponent), examples)
+def _weights(name: str, number: float, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """How large clients are beside each other."""
+    if name == "lognormal":
+        exponents = number * rng.standard_normal(clients)
+        return np.asarray(np.exp(exponents - exponents.max()), dtype=np.float64)
+    # zipf: the r-th largest client holds a share of r^-number
+    return rng.permutation(np.arange(1, clients + 1) ** -number) if name == "zipf" else np.ones(clients)
 
 
 def _shares(weights: NDArray[np.float64], examples: int) -> Index:
@@ -168,10 +159,3 @@ def _shares(weights: NDArray[np.float64], examples: int) -> Index:
     rest = int(examples - len(weights) - sizes.sum())
     sizes[np.argsort(sizes - exact, kind="stable")[:rest]] += 1
     return np.asarray(sizes + 1, dtype=np.int64)
-
-
-_SIZES: dict[str, Callable[[int, int, float, np.random.Generator], Index]] = {
-    "equal": _equal,
-    "lognormal": _lognormal,
-    "zipf": _zipf,
-}

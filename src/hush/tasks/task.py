@@ -169,19 +169,16 @@ class Task:
         Some equal rows are chance, in a census of eight categories most. How often one meets a client's row among the others'
         tells how many of the examples of nobody would be met there, too; more than that, by five deviations, were taken.
         """
-        parts = {part: self.placed(part, "cpu", torch.float32) for part in ("public", "validation", "test")}
-        if all(examples is None or not len(examples.x) for examples in parts.values()):
+        parts = self._nobodys(torch.float32)
+        if not parts:
             return
         train = self.placed_train("cpu", torch.float32)
         own = row_marks(train.x)
-        owner = torch.repeat_interleave(torch.arange(train.count), train.sizes)
         marks, places = torch.unique(own, return_inverse=True)
-        held = torch.unique(places * train.count + owner) // train.count  # once by each client, however often it has it
+        held = torch.unique(places * train.count + train.owner) // train.count  # once by each client, however often it has it
         holders = held.bincount(minlength=len(marks))
         again = float((holders[places] > 1).sum()) / max(len(own), 1)
         for part, examples in parts.items():
-            if examples is None or not len(examples.x):
-                continue
             rows = row_marks(examples.x)
             shared, chance = int(torch.isin(rows, marks).sum()), again * len(rows)
             if shared > chance + 5 * math.sqrt(chance * (1 - again)):
@@ -190,16 +187,19 @@ class Task:
                     "would be), and are used without noise: take them out of the clients' data first."
                 )
 
+    def _nobodys(self, dtype: torch.dtype) -> dict[str, Examples]:
+        """What is used without noise, where there is any of it."""
+        parts = {part: self.placed(part, "cpu", dtype) for part in ("public", "validation", "test")}
+        return {part: examples for part, examples in parts.items() if examples is not None and len(examples.x)}
+
     @torch.no_grad()
     def refuse_impossible_values(self) -> None:
         """Labels that no class has and tokens that no row has, before a GPU trips over them in the middle of a run."""
         model = copy.deepcopy(self.model).cpu().eval()
         dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-        groups = {part: self.placed(part, "cpu", dtype) for part in ("public", "validation", "test")}
         train = self.placed_train("cpu", dtype)
-        for part, examples in ({"": Examples(train.x, train.y)} | groups).items():
-            if examples is None or not len(examples.x):
-                continue
+        own = {"": Examples(train.x, train.y)} if len(train.x) else {}
+        for part, examples in (own | self._nobodys(dtype)).items():
             if part:
                 self._refuse_not_finite(part, examples)
             outputs = _outputs_at_extremes(model, examples.x, partial(self._place_of, part))
@@ -228,7 +228,7 @@ class Task:
         """A row in words: of a client, or of examples that are nobody's."""
         if part:
             return f"Row {row} of the {part} examples"
-        client = int(torch.searchsorted(torch.cumsum(self.train.sizes, 0), row, right=True))
+        client = int(self.train.owner[row])
         return f"Example {row - int(self.train.sizes[:client].sum())} of client {client}"
 
 
