@@ -64,6 +64,8 @@ def partition_figure(clients: Clients, title: str, names: tuple[str, ...] = ()) 
         _labels(panels["labels"], counts[counts.sum(1) > 0], names)
         _sizes(panels["sizes"], clients)
         _kinds(panels["kinds"], counts[counts.sum(1) > 0])
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, fontsize=12)
     return figure
 
@@ -94,7 +96,6 @@ def _labels(axes: Any, counts: NDArray[np.int64], names: tuple[str, ...]) -> Non
     axes.set(xlabel=f"{len(shown):,} clients, by their commonest label", ylabel="share of a client's examples")
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13), "ncols": 7}
     axes.legend(handles=patches, frameon=False, fontsize=8, handlelength=1.0, **below)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _columns(share: NDArray[np.float64], top: NDArray[np.int64], height: int = 400) -> NDArray[np.int64]:
@@ -110,7 +111,6 @@ def _columns(share: NDArray[np.float64], top: NDArray[np.int64], height: int = 4
 def _sizes(axes: Any, clients: Clients) -> None:
     sizes = clients.sizes.double().numpy()
     low, high = max(sizes.min(), 1.0), max(sizes.max(), 1.0)
-    axes.spines[["top", "right"]].set_visible(False)
     if high - low < 1.5:
         each = f"{sizes.min():,.0f}" if sizes.min() == sizes.max() else f"{sizes.min():,.0f} or {sizes.max():,.0f}"
         axes.text(0.5, 0.5, f"every client holds\n{each} examples", ha="center", va="center", transform=axes.transAxes, fontsize=11)
@@ -128,4 +128,3 @@ def _kinds(axes: Any, counts: NDArray[np.int64]) -> None:
     few = labels <= 20  # then all of the range is worth seeing
     axes.hist(effective, bins=30, range=(1, max(2.0, labels)) if few else None, color=_COLOURS[2])
     axes.set(xlabel="effective number of labels of a client\n(e to the entropy of its mix)", ylabel="clients")
-    axes.spines[["top", "right"]].set_visible(False)

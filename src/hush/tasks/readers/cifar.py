@@ -6,7 +6,6 @@ import lzma
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,31 +26,31 @@ PIXELS = 3 * 32 * 32
 def read_cifar10(paths: Mapping[str, Path], *, records: int = 10_000) -> Raw:
     """From the archive, or from its six files, plain or each compressed with xz; every one holds `records` images."""
     names = (*TRAIN10, TEST10)
-    read = partial(_examples, records=records, labels=1, classes=10)
     if CIFAR10 in paths:
-        inside = {f"cifar-10-batches-bin/{name}": name for name in names}
-        parts = {
-            inside[member]: read(f"{member} of {paths[CIFAR10]}", content.getvalue())
-            for member, content in tar_members(paths[CIFAR10], inside)
-        }
+        *train, test = _members(paths[CIFAR10], {f"cifar-10-batches-bin/{name}": records for name in names}, labels=1, classes=10)
     else:
         size = records * (1 + PIXELS)
         with ThreadPoolExecutor(min(len(names), os.cpu_count() or 1)) as threads:  # lzma lets other threads run
-            parts = dict(zip(names, threads.map(lambda name: read(*_content(paths, name, size)), names), strict=True))
-    x, y = zip(*(parts[name] for name in TRAIN10), strict=True)
-    return Raw(Examples(torch.cat(x), torch.cat(y)), parts[TEST10])
+            contents = threads.map(lambda name: _content(paths, name, size), names)
+            *train, test = (_examples(*content, records=records, labels=1, classes=10) for content in contents)
+    x, y = zip(*train, strict=True)
+    return Raw(Examples(torch.cat(x), torch.cat(y)), test)
 
 
 def read_cifar100(paths: Mapping[str, Path], *, train: int = 50_000, test: int = 10_000) -> Raw:
     """From the archive, with the 100 fine labels; of the two label bytes the first is one of 20 coarse labels."""
-    path = paths[CIFAR100]
-    inside = ("cifar-100-binary/train.bin", "cifar-100-binary/test.bin")
-    records = dict(zip(inside, (train, test), strict=True))
+    inside = {"cifar-100-binary/train.bin": train, "cifar-100-binary/test.bin": test}
+    trained, tested = _members(paths[CIFAR100], inside, labels=2, classes=100)
+    return Raw(trained, tested)
+
+
+def _members(path: Path, records: Mapping[str, int], labels: int, classes: int) -> list[Examples]:
+    """Of each of the archive's files that are named, with how many images it holds."""
     parts = {
-        member: _examples(f"{member} of {path}", content.getvalue(), records=records[member], labels=2, classes=100)
+        member: _examples(f"{member} of {path}", content.getvalue(), records=records[member], labels=labels, classes=classes)
         for member, content in tar_members(path, records)
     }
-    return Raw(parts[inside[0]], parts[inside[1]])
+    return [parts[member] for member in records]
 
 
 def _content(paths: Mapping[str, Path], name: str, size: int) -> tuple[str, bytes]:

@@ -32,31 +32,22 @@ def parse_example(message: bytes) -> dict[str, Feature]:
 
 
 def _feature(message: bytes) -> Feature:
-    match list(_fields(message)):
-        case [(number, kind, values)] if kind == _BYTES and number in _LISTS:
-            return _LISTS[number](values)
+    match list(_fields(message)):  # 2 is the kind _BYTES
+        case [(1, 2, texts)]:
+            return list(_values(texts, _BYTES))
+        case [(2, 2, floats)]:  # joined, numbers that come one by one are what packed ones are
+            return np.frombuffer(b"".join(_values(floats, _BYTES, _FOUR)), dtype="<f4").astype(np.float32, copy=False)
+        case [(3, 2, integers)]:
+            return _integers(b"".join(_values(integers, _BYTES, _VARINT)))
     raise ValueError("a feature is not one list of bytes, floats or whole numbers")
 
 
-def _texts(message: bytes) -> Feature:
-    return list(_values(message, _BYTES))
-
-
-def _floats(message: bytes) -> Feature:
-    packed = b"".join(_values(message, _BYTES, _FOUR))  # joined, numbers that come one by one are what packed ones are
-    return np.frombuffer(packed, dtype="<f4").astype(np.float32, copy=False)
-
-
-def _integers(message: bytes) -> Feature:
-    packed = b"".join(_values(message, _BYTES, _VARINT))
+def _integers(packed: bytes) -> NDArray[np.int64]:
     numbers, at = [], 0
     while at < len(packed):
         number, at = _varint(packed, at)
         numbers.append(number)
     return np.array(numbers, dtype=np.uint64).view(np.int64)  # negative ones are two's complements
-
-
-_LISTS = {1: _texts, 2: _floats, 3: _integers}
 
 
 def _values(message: bytes, *kinds: int) -> Iterator[bytes]:
