@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rich.table import Table
@@ -11,26 +12,23 @@ from hush.privacy.guarantee import at_least
 
 def comparison(rows: list[dict[str, Any]]) -> Table:
     """One line a method: what it learned, what it spent, what it sent."""
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {"test": lambda row: _figure(row, "test_accuracy")}
+    if by := rows[0].get("best_by"):
+        columns[f"best by {by}"] = lambda row: _figure(row, "best_test_accuracy")
+    columns["epsilon"] = lambda row: "none" if row["epsilon"] is None else at_least(row["epsilon"])
+    if len({row.get("delta") for row in rows} - {None}) > 1:
+        columns["delta"] = lambda row: f"{row['delta']:.1g}" if row.get("delta") else ""
+    if len({row.get("unit") for row in rows} - {None}) > 1:  # an epsilon of records is not one of clients
+        columns["of a"] = lambda row: str(row.get("unit") or "")
+    columns["MB up"] = lambda row: f"{row['uplink_bytes_per_client'] / 1e6:.3g}"
+    columns["MB down"] = lambda row: f"{row['downlink_bytes_per_client'] / 1e6:.3g}"
+    columns["seconds"] = lambda row: f"{row['seconds']:.1f}"
     table = Table(box=None, pad_edge=False)
     table.add_column("method", no_wrap=True)
-    by = rows[0].get("best_by")
-    units = len({row.get("unit") for row in rows} - {None}) > 1  # an epsilon of records is not one of clients
-    deltas = len({row.get("delta") for row in rows} - {None}) > 1
-    extra = [*(["delta"] if deltas else []), *(["of a"] if units else [])]
-    for title in ("test", *([f"best by {by}"] if by else []), "epsilon", *extra, "MB up", "MB down", "seconds"):
+    for title in columns:
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(
-            row["method"],
-            _figure(row, "test_accuracy"),
-            *([_figure(row, "best_test_accuracy")] if by else []),
-            "none" if row["epsilon"] is None else at_least(row["epsilon"]),
-            *([f"{row['delta']:.1g}" if row.get("delta") else ""] if deltas else []),
-            *([str(row.get("unit") or "")] if units else []),
-            f"{row['uplink_bytes_per_client'] / 1e6:.3g}",
-            f"{row['downlink_bytes_per_client'] / 1e6:.3g}",
-            f"{row['seconds']:.1f}",
-        )
+        table.add_row(row["method"], *(cell(row) for cell in columns.values()))
     return table
 
 

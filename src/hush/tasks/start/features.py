@@ -8,7 +8,6 @@ images. The last layer starts at zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -134,12 +133,7 @@ def _copies(public: Examples) -> tuple[Tensor, Tensor]:
 def _features(model: nn.Module, layer: nn.Linear, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """What `layer` sees of each example, and the labels."""
     seen: list[Tensor] = []
-
-    def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen.append(inputs[0].detach())
-
-    hook: Callable[..., None] = keep
-    handle = layer.register_forward_pre_hook(hook)
+    handle = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
     try:
         with torch.no_grad():
             for part in torch.split(x, _BATCH):
