@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hush.core import Bound, Public, Round, Server, State, Transform, Wire
+from hush.core import Bound, Public, Round, State, Wire
 from hush.errors import UsageError
 from hush.rows import l2, wide
 from hush.secret import Secret
-from hush.transforms.clip import LEAST, check_clip, shortened
+from hush.transforms.clip import LEAST, MovingClip, shortened
 
 
 @dataclass(frozen=True)
-class AdaptiveClip(Transform):
+class AdaptiveClip(MovingClip):
     """C <- C exp(-lr (b - quantile)), where b is the noisy share of clients whose norm was at most C.
 
     A client sends its update clipped to C, in units of C, and one entry more: weight * (1/2 if its norm was at most C, else -1/2).
@@ -24,7 +24,6 @@ class AdaptiveClip(Transform):
     the bit is paid for. The next C is a function of noised sums alone.
     """
 
-    start: float = 1.0
     quantile: float = 0.5
     lr: float = 0.2
     weight: float = 0.2
@@ -32,22 +31,13 @@ class AdaptiveClip(Transform):
     """By which share clipping may shorten an update that still counts as inside: its norm is at most C / (1 - tolerance)."""
 
     def __post_init__(self) -> None:
-        check_clip(self.start)
+        super().__post_init__()
         if not 0 < self.quantile < 1:
             raise UsageError(f"clip_quantile must lie between 0 and 1, not {self.quantile:g}.")
         if not 0 <= self.tolerance < 1:
             raise UsageError(f"The tolerance must lie in [0, 1), not {self.tolerance:g}: clipping never takes a whole update.")
         if not (0 < self.lr <= 2 and 0 < self.weight <= 2):
             raise UsageError("clip_lr and the bit's weight must lie in (0, 2].")
-
-    def init(self, dim: int) -> State:
-        return {"clip": torch.tensor(self.start, dtype=torch.float64)}
-
-    def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> float:
-        return float(state["clip"])
-
-    def broadcast(self, dim: int) -> int:
-        return 64
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         x = wide(x)
@@ -67,9 +57,6 @@ class AdaptiveClip(Transform):
 
     def wire(self, incoming: Wire) -> Wire:
         return replace(incoming, entries=incoming.entries + 1)
-
-    def room(self, after: float | None, public: Public) -> float | None:
-        return self.start if public is None else float(public)
 
     def bound(self, incoming: Bound) -> Bound:
         return Bound(math.sqrt(1.0 + self.weight**2 / 4), bit=self.weight)

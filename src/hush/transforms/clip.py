@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from hush.core import Bound, Public, Round, Transform
+from hush.core import Bound, Public, Round, Server, State, Transform
 from hush.errors import UsageError
 from hush.rows import ROUNDING, l2, wide
 
@@ -41,10 +42,41 @@ class Clip(Transform):
         return Bound(self.norm if incoming.unproved else min(self.norm, incoming.l2))
 
 
+@dataclass(frozen=True)
+class MovingClip(Transform):
+    """A clip that the server keeps, changes from round to round, and tells the cohort; rows are sent in units of it."""
+
+    start: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_clip(self.start)
+
+    def init(self, dim: int) -> State:
+        return {"clip": torch.tensor(self.start, dtype=torch.float64)}
+
+    def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> float:
+        return float(state["clip"])
+
+    def broadcast(self, dim: int) -> int:
+        return 64
+
+    def room(self, after: float | None, public: Public) -> float | None:
+        return self.start if public is None else float(public)
+
+
 def check_clip(norm: float) -> None:
     """Refuse what bounds nothing."""
     if not LEAST <= norm <= MOST:
         raise UsageError(f"clip must be a positive number, {LEAST:g} at least and {MOST:g} at most, not {norm:g}.")
+
+
+def scale_after(incoming: Bound, what: str) -> float | None:
+    """The bound that `what` follows takes its scale from; None where it is not known yet."""
+    if incoming.pending:
+        return None
+    if not math.isfinite(incoming.l2):
+        raise UsageError(f"{what} has no scale here: {incoming.reason}. Put Clip(C) directly before it.")
+    return incoming.l2
 
 
 def shortened(x: Tensor, norms: Tensor, most: float, unit: float = 1.0, out: Tensor | None = None) -> Tensor:

@@ -15,7 +15,7 @@ from hush.core import Public, Round, Server, State
 from hush.errors import UsageError
 from hush.random import derive, keys_of, uniform
 from hush.secret import Secret
-from hush.transforms.sparsify import ToldMask, kept, spread
+from hush.transforms.sparsify import ToldMask, spread
 
 _DRAW = 0x66726565
 """The word of the draw's stream, apart from what else a round draws from its seed."""
@@ -43,7 +43,7 @@ class FreeMask(ToldMask):
 
     def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Tensor:
         size = state["m"].abs().to(params.device)
-        count = kept(self.ratio, len(size))
+        count = self.kept(len(size))
         known = min(round((1 - self.explore) * count), int(torch.count_nonzero(size)))
         key = keys_of(derive(rnd.seed, _DRAW), torch.zeros(1, dtype=torch.int64, device=params.device))
         order = uniform(key, (len(size),))[0].double()

@@ -8,25 +8,24 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hush.core import Bound, Public, Round, Server, State, Transform
+from hush.core import Bound, Public, Round, State
 from hush.errors import UsageError
 from hush.rows import l2
 from hush.secret import Secret
-from hush.transforms.clip import LEAST, check_clip, shortened
+from hush.transforms.clip import LEAST, MovingClip, shortened
 
 _SEEN = 2.0
 """Standard deviations by which a sum must be longer than its noise alone would be, to say anything about updates."""
 
 
 @dataclass(frozen=True)
-class HistoryClip(Transform):
+class HistoryClip(MovingClip):
     """C <- memory C + (1 - memory) factor ||average||, between `least` and 1 times the start, where the average is known to be
     more than noise; its norm is taken without the noise's share: ||sum||^2 - d std^2.
 
     Clients send updates in units of C, clipped to 1, so that the bound is static and the noise shrinks with C.
     """
 
-    start: float = 1.0
     factor: float = 3.0
     memory: float = 0.9
     least: float = 0.01
@@ -36,21 +35,12 @@ class HistoryClip(Transform):
     """Every message has such noise, not the sum."""
 
     def __post_init__(self) -> None:
-        check_clip(self.start)
+        super().__post_init__()
         if not (0 < self.factor < math.inf and 0 <= self.memory < 1 and 0 < self.least <= 1):
             raise UsageError("factor must be positive, memory in [0, 1) and least in (0, 1].")
 
     def covered(self, multiplier: float) -> HistoryClip:
         return replace(self, std=multiplier)
-
-    def init(self, dim: int) -> State:
-        return {"clip": torch.tensor(self.start, dtype=torch.float64)}
-
-    def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> float:
-        return float(state["clip"])
-
-    def broadcast(self, dim: int) -> int:
-        return 64
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         return shortened(x, l2(x), public, unit=public)
@@ -64,9 +54,6 @@ class HistoryClip(Transform):
             clip = self.memory * clip + (1 - self.memory) * reached
         clip = min(max(clip, self.least * self.start, LEAST), self.start)
         return total * float(state["clip"]), {"clip": torch.tensor(clip, dtype=torch.float64)}
-
-    def room(self, after: float | None, public: Public) -> float | None:
-        return self.start if public is None else float(public)
 
     def bound(self, incoming: Bound) -> Bound:
         return Bound(1.0)
