@@ -14,7 +14,7 @@ from hush.checks import MANY, check_number
 from hush.core import LocalUpdate, Public, Round, Shard, Trained
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
-from hush.local.pull import check_pull, pull_back
+from hush.local.pull import check_steps, pull_back
 from hush.random import fold, word_at
 
 _BLOCK = 1024
@@ -48,19 +48,13 @@ class Sgd(LocalUpdate):
         for name, value in (("batch_size", self.batch_size), ("local_epochs", self.epochs), ("local_steps", self.steps)):
             if value is not None:
                 check_number(name, value, least=1, most=MANY)
-        if self.batch_size < 1 or self.every < 1:
+        if self.every < 1:
             raise UsageError("batch_size and lr_decay_every must be at least 1.")
         if (self.epochs is None) == (self.steps is None):
             raise UsageError("Give local_epochs or local_steps, not both and not neither.")
-        if (self.epochs or self.steps or 0) < 1:
-            raise UsageError("Local training needs at least one epoch or step.")
         if self.most is not None and self.most < 1:
             raise UsageError(f"max_local_steps must be at least 1, not {self.most}.")
-        if not 0 <= self.momentum < 1:
-            raise UsageError(f"momentum must lie in [0, 1), not {self.momentum:g}.")
-        if not self.decay > 0:
-            raise UsageError("lr_decay must be positive.")
-        check_pull(self.prox, self.blur, self.blur_limit, self.lr)
+        check_steps(self.lr, self.momentum, self.decay, self.prox, self.blur, self.blur_limit)
 
     def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
         steps = self.steps_of(data.size.cpu())

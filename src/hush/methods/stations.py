@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hush.core import Chain, LocalUpdate, ServerUpdate, Transform, chain
 from hush.errors import UsageError
+from hush.local.as_written import AsWritten
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import ClipRule, CoordinateClip, L2Clip
 from hush.local.saliency import Saliency
@@ -66,11 +67,12 @@ def sketched_gradient(s: groups.Sketched) -> LocalUpdate:
     return Sgd(lr=s.lr, batch_size=s.batch_size, epochs=None, steps=s.local_steps)
 
 
-def local_dp_sgd(s: groups.Records, steps: int, mask: OwnRandK | None = None) -> DpSgd:
-    """Local training with noise of its own at every step, on records whose gradients are clipped in L2 or by coordinates."""
+def local_dp_sgd(s: groups.Records, steps: int, mask: OwnRandK | None = None, as_written: type[AsWritten] | None = None) -> DpSgd:
+    """Noise at every step, on records whose gradients are clipped in L2 or by coordinates; or what a paper wrote, if asked for."""
     clip = s.clip if s.clip is not None else 1.0
     rules: dict[str, ClipRule] = {"l2": L2Clip(clip), "coordinate": CoordinateClip(clip)}
-    return record_steps(s, pick(rules, s.clip_per, "clip_per"), s.batches, s.noise, steps, mask)
+    proved = record_steps(s, pick(rules, s.clip_per, "clip_per"), s.batches, s.noise, steps, mask)
+    return proved if as_written is None or s.mode != "paper" else as_written.of(proved, s.clip)
 
 
 def record_steps(
