@@ -156,37 +156,24 @@ class _Orders:
         self.size, self.on_host, self.keys = size, on_host, fold(keys, -2)
         self.first = torch.cumsum(size, 0) - size
         self.order = torch.empty(int(on_host.sum()), dtype=torch.int64, device=size.device)
-        self.laid_out: tuple[int, Tensor, Tensor] | None = None
 
     def draw(self, begins: Tensor, epochs: Tensor) -> None:
         """A fresh order for the clients that begin an epoch (known on the host), each for its own."""
         count = int(begins.sum())
-        if bool(begins[:count].all()):  # the usual case, for which nothing has to travel to the device
-            if self.laid_out is None or self.laid_out[0] != count:
-                self.laid_out = (count, *_lay_out(self.size[:count], int(self.on_host[:count].sum())))
-            _, owner, place = self.laid_out
-            self.order[: len(place)] = self._shuffled(owner, place, self.keys[:count], epochs[:count])
-            return
-        clients = torch.nonzero(begins).flatten()
-        total, clients = int(self.on_host[clients].sum()), clients.to(self.size.device)
-        owner, place = _lay_out(self.size[clients], total)
-        self.order[self.first[clients][owner] + place] = self._shuffled(owner, place, self.keys[clients], epochs[clients])
-
-    @staticmethod
-    def _shuffled(owner: Tensor, place: Tensor, keys: Tensor, epochs: Tensor) -> Tensor:
-        """The places, shuffled client by client: one sort for all, by client and then by 40 bits of a random word."""
-        word = word_at(fold(keys, epochs)[owner], place)
-        return place[((owner << 40) + (word >> 24) + (1 << 39)).argsort(stable=True)]
+        clients: slice | Tensor = slice(count)  # the usual case, for which nothing has to travel to the device
+        if not bool(begins[:count].all()):
+            clients = torch.nonzero(begins).flatten().to(self.size.device)
+        size, total = self.size[clients], int(self.on_host[begins].sum())
+        owner = torch.repeat_interleave(torch.arange(len(size), device=size.device), size, output_size=total)
+        place = torch.arange(total, device=size.device) - (torch.cumsum(size, 0) - size)[owner]
+        # shuffled client by client: one sort for all, by client and then by 40 bits of a random word
+        word = word_at(fold(self.keys[clients], epochs[clients])[owner], place)
+        shuffled = place[((owner << 40) + (word >> 24) + (1 << 39)).argsort(stable=True)]
+        self.order[self.first[clients][owner] + place] = shuffled
 
     def at(self, place: Tensor) -> Tensor:
         """The examples at these places of the first clients' orders; beyond a client's last, anything."""
         return self.order[(self.first[: len(place), None] + place).clamp_max(len(self.order) - 1)]
-
-
-def _lay_out(size: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """Clients of these sizes end to end: the number of each example's owner, and its place with that owner."""
-    owner = torch.repeat_interleave(torch.arange(len(size), device=size.device), size, output_size=total)
-    return owner, torch.arange(total, device=size.device) - (torch.cumsum(size, 0) - size)[owner]
 
 
 class Batch(NamedTuple):
