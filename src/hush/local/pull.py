@@ -13,12 +13,12 @@ from torch import Tensor
 
 from hush.checks import HUGE
 from hush.errors import UsageError
+from hush.settings import check_within
 
 
 def check_steps(lr: float, momentum: float, decay: float, prox: float, blur: float, limit: float | None) -> None:
     """Refuse steps that lead nowhere, and a pull that pushes."""
-    if not 0 <= momentum < 1:
-        raise UsageError(f"momentum must lie in [0, 1), not {momentum:g}.")
+    check_within("momentum", momentum, "[0, 1)")
     if not decay > 0:
         raise UsageError("lr_decay must be positive.")
     if not (0 <= prox < HUGE and 0 <= blur < HUGE):

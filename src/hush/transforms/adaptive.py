@@ -12,6 +12,7 @@ from hush.core import Bound, Public, Round, State, Wire
 from hush.errors import UsageError
 from hush.rows import l2, wide
 from hush.secret import Secret
+from hush.settings import check_within
 from hush.transforms.clip import LEAST, MovingClip, shortened
 
 
@@ -32,10 +33,8 @@ class AdaptiveClip(MovingClip):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.quantile < 1:
-            raise UsageError(f"clip_quantile must lie between 0 and 1, not {self.quantile:g}.")
-        if not 0 <= self.tolerance < 1:
-            raise UsageError(f"The tolerance must lie in [0, 1), not {self.tolerance:g}: clipping never takes a whole update.")
+        check_within("clip_quantile", self.quantile, "(0, 1)")
+        check_within("The tolerance", self.tolerance, "[0, 1)", "clipping never takes a whole update")
         if not (0 < self.lr <= 2 and 0 < self.weight <= 2):
             raise UsageError("clip_lr and the bit's weight must lie in (0, 2].")
 

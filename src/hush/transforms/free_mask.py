@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from hush.core import Public, Round, Server, State
-from hush.errors import UsageError
 from hush.random import derive, keys_of, uniform
 from hush.secret import Secret
+from hush.settings import check_within
 from hush.transforms.sparsify import ToldMask, spread
 
 _DRAW = 0x66726565
@@ -33,10 +33,8 @@ class FreeMask(ToldMask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.explore <= 1:
-            raise UsageError(f"explore must lie in (0, 1], not {self.explore:g}: without it, no other coordinate is ever tried.")
-        if not 0 <= self.memory < 1:
-            raise UsageError(f"memory must lie in [0, 1), not {self.memory:g}.")
+        check_within("explore", self.explore, "(0, 1]", "without it, no other coordinate is ever tried")
+        check_within("memory", self.memory, "[0, 1)")
 
     def init(self, dim: int) -> State:
         return {"m": torch.zeros(dim, dtype=torch.float64)}

@@ -13,6 +13,7 @@ from hush.core import Bound, LocalUpdate, Public, Round, Server, State, Transfor
 from hush.errors import UsageError
 from hush.random import derive, keys_of, words
 from hush.secret import Secret
+from hush.settings import check_within
 
 
 def kept(ratio: float, dim: int) -> int:
@@ -27,8 +28,7 @@ class Share(Transform):
     ratio: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.ratio <= 1:
-            raise UsageError(f"ratio must lie in (0, 1], not {self.ratio:g}: it is the share of coordinates that are sent.")
+        check_within("ratio", self.ratio, "(0, 1]", "it is the share of coordinates that are sent")
 
     def kept(self, dim: int) -> int:
         return kept(self.ratio, dim)

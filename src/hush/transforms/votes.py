@@ -18,6 +18,7 @@ from hush.errors import UsageError
 from hush.local.flat import FlatModel
 from hush.random import derive, keys_of, words
 from hush.secret import Secret
+from hush.settings import check_within
 
 _ASKED, _TRAINED = 0x61736B65, 0x766F7465
 """The words of two streams, apart from what else is drawn from a seed: which examples are asked about, and the training."""
@@ -58,8 +59,7 @@ class Votes(Transform):
     def __post_init__(self) -> None:
         if self.queries < 1 or self.bits_per_query < 0:
             raise UsageError("queries must be at least 1, and bits_per_query at least 0.")
-        if not 0 <= self.memory < 1:
-            raise UsageError(f"memory must lie in [0, 1), not {self.memory:g}.")
+        check_within("memory", self.memory, "[0, 1)")
 
     @property
     def needs_public(self) -> bool:
