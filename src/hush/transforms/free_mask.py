@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hush.core import Public, Round, Server, State
-from hush.random import derive, keys_of, uniform
+from hush.random import derive, key_of, uniform
 from hush.secret import Secret
 from hush.settings import check_within
 from hush.transforms.sparsify import ToldMask, spread
@@ -43,8 +43,7 @@ class FreeMask(ToldMask):
         size = state["m"].abs().to(params.device)
         count = self.kept(len(size))
         known = min(round((1 - self.explore) * count), int(torch.count_nonzero(size)))
-        key = keys_of(derive(rnd.seed, _DRAW), torch.zeros(1, dtype=torch.int64, device=params.device))
-        order = uniform(key, (len(size),))[0].double()
+        order = uniform(key_of(derive(rnd.seed, _DRAW), params.device), (len(size),))[0].double()
         order[size.topk(known).indices] = 2.0  # first, before all that were drawn
         return order.topk(count).indices.sort().values
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hush.core import Bound, LocalUpdate, Public, Round, Server, State, Transform, Wire
 from hush.errors import UsageError
-from hush.random import derive, keys_of, words
+from hush.random import derive, key_of, words
 from hush.secret import Secret
 from hush.settings import check_within
 
@@ -107,7 +107,7 @@ class TopK(ToldMask):
     def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Tensor:
         if server.public is None:
             raise UsageError("Top-k takes its mask from public examples and the task has none.")
-        keys = keys_of(derive(rnd.seed, 1), torch.zeros(1, dtype=torch.int64, device=params.device))
+        keys = key_of(derive(rnd.seed, 1), params.device)
         # the server trains the plain model: nothing of the pipeline has been prepared yet
         update = self.training(server.learner, params, server.public, rnd, keys, None).updates[0]
         return update.abs().topk(self.kept(update.numel())).indices.sort().values
@@ -124,5 +124,4 @@ def spread(values: Tensor, mask: Tensor, dim: int) -> Tensor:
 @lru_cache(maxsize=4)
 def _random_coordinates(seed: int, count: int, dim: int, device: torch.device) -> Tensor:
     """A uniform `count`-subset of range(dim): the places of the smallest of `dim` random words. Equal on every device."""
-    key = keys_of(derive(seed, dim, count), torch.zeros(1, dtype=torch.int64, device=device))
-    return words(key, dim)[0].topk(count, largest=False).indices.sort().values
+    return words(key_of(derive(seed, dim, count), device), dim)[0].topk(count, largest=False).indices.sort().values
