@@ -179,11 +179,11 @@ def _plain(learner: FlatModel, params: Tensor, step: Step, clip: ClipRule, mask:
         with OwnRows(key):
             return learner.per_example(functional_call(learner.module, learner.named(row), (x[None],)), y[None])[0]
 
-    if not learner.vectorised:
+    if not learner.vectorised:  # one by one, for a model that vmap refuses
         sums, losses = _zeros(params), params.new_zeros(step.counts.shape)
         for c, j in step.counts.nonzero().tolist():
             one, only = slice(c, c + 1), slice(j, j + 1)
-            gradient, losses[c, j] = learner.without_vmap(loss, params[c], step.keys[c, j], step.x[c, j], step.y[c, j])
+            gradient, losses[c, j] = learner.without_vmap(loss, params[c].clone(), step.keys[c, j], step.x[c, j], step.y[c, j])
             sums[one] += _clipped(gradient[None, None], step.counts[one, only], clip, None if mask is None else mask[one])
         return sums, losses
     each = vmap(grad_and_value(loss), in_dims=(None, 0, 0, 0))
