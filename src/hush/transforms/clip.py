@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hush.core import Bound, Public, Round, Server, State, Transform
+from hush.core import Bound, Public, Round, Transform
 from hush.errors import UsageError
 from hush.rows import ROUNDING, l2, wide
 
@@ -40,28 +40,6 @@ class Clip(Transform):
 
     def bound(self, incoming: Bound) -> Bound:
         return Bound(self.norm if incoming.unproved else min(self.norm, incoming.l2))
-
-
-@dataclass(frozen=True)
-class MovingClip(Transform):
-    """A clip that the server keeps, changes from round to round, and tells the cohort; rows are sent in units of it."""
-
-    start: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_clip(self.start)
-
-    def init(self, dim: int) -> State:
-        return {"clip": torch.tensor(self.start, dtype=torch.float64)}
-
-    def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> float:
-        return float(state["clip"])
-
-    def broadcast(self, dim: int) -> int:
-        return 64
-
-    def room(self, after: float | None, public: Public) -> float | None:
-        return self.start if public is None else float(public)
 
 
 def check_clip(norm: float) -> None:
