@@ -236,7 +236,8 @@ def _clear_interrupted(optuna: Any, study: optuna.Study) -> None:
 
 def _put_untried(study: optuna.Study, space: Space, seed: int) -> None:
     """Where there are but so many combinations, none is tried twice before all were tried: they come in a shuffled order."""
-    choices, trials = [where.values for where in space.values() if isinstance(where, Choice)], study.get_trials(deepcopy=False)
+    choices = [where.values for where in space.values() if isinstance(where, Choice)]
+    trials = study.get_trials(deepcopy=False)
     if len(choices) < len(space) or any(trial.state.name == "WAITING" for trial in trials):
         return
     known = [trial.params or trial.system_attrs.get("fixed_params") for trial in trials]
