@@ -67,6 +67,11 @@ def keys_of(seed: int, ids: Tensor) -> Tensor:
     return fold(torch.full_like(ids, _signed(_mix_int(seed))), ids)
 
 
+def key_of(seed: int, device: torch.device) -> Tensor:
+    """`[1]`: the one key of the stream `seed`, for what is drawn once for all clients."""
+    return keys_of(seed, torch.zeros(1, dtype=torch.int64, device=device))
+
+
 def words(keys: Tensor, count: int) -> Tensor:
     """`[..., count]` random 64-bit words for `[...]` keys."""
     return word_at(keys[..., None], torch.arange(count, device=keys.device))

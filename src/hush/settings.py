@@ -197,7 +197,7 @@ def checked(key: str, value: Any, kind: Any, known: Setting) -> Any:
     if known.choices and value not in known.choices:
         raise UsageError(f"{key} must be {', '.join(known.choices[:-1])} or {known.choices[-1]}, not '{value}'.")
     if known.within:
-        _check_within(key, value, known.within)
+        check_within(key, value, known.within)
     elif isinstance(value, float) and math.isnan(value):
         raise UsageError(f"{key} must be a number, not {value}.")
     return value
@@ -244,8 +244,8 @@ _KINDS: dict[Any, Callable[[Any], Any]] = {int: _whole, float: _number, bool: _t
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 
 
-def _check_within(key: str, value: float, within: str) -> None:
-    """Refuse what lies outside of an interval, as `(0, 1]`."""
+def check_within(key: str, value: float, within: str, why: str = "") -> None:
+    """Refuse what lies outside of an interval, as `(0, 1]`, and say `why`."""
     try:
         low, high = (float(end) for end in within[1:-1].split(","))
     except ValueError:
@@ -262,7 +262,7 @@ def _check_within(key: str, value: float, within: str) -> None:
         kind = "whole number" if isinstance(value, int) else "positive number," if low > 0 else "number"
         raise UsageError(f"{key} must be a {kind} from {low:g} to {high:g}, not {value:g}.")
     place = f"between {low:g} and {high:g}" if within[0] + within[-1] == "()" else f"in {within}"
-    raise UsageError(f"{key} must lie {place}, not {value:g}.")
+    raise UsageError(f"{key} must lie {place}, not {value:g}{f': {why}' if why else ''}.")
 
 
 def word(value: Any) -> str:

@@ -20,7 +20,7 @@ from hush.core import LocalUpdate, Public, Round, Shard, Trained
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
 from hush.local.per_example import ClippedSums, ClipRule, L2Clip, clipped_sums
-from hush.local.pull import check_pull, pull_back
+from hush.local.pull import check_steps, pull_back
 from hush.local.records import KINDS, record_batches, record_width
 from hush.names import pick
 from hush.random import fold
@@ -73,11 +73,7 @@ class DpSgd(LocalUpdate):
         for name in ("batch_size", "steps", "every"):
             check_number(name, getattr(self, name), least=1, most=MANY)
         check_noise(self.noise, none=True)
-        if not 0 <= self.momentum < 1:
-            raise UsageError(f"momentum must lie in [0, 1), not {self.momentum:g}.")
-        if not self.decay > 0:
-            raise UsageError("lr_decay must be positive.")
-        check_pull(self.prox, self.blur, self.blur_limit, self.lr)
+        check_steps(self.lr, self.momentum, self.decay, self.prox, self.blur, self.blur_limit)
         pick(dict.fromkeys(KINDS), self.records, "kind of batch")
 
     @property

@@ -71,7 +71,7 @@ class FlatModel:
         self.whole: FlatModel | None = None
         """The model that this one is the end of, where its frozen layers were computed beforehand."""
         self.vectorised, self._slow_layers, self._shares = True, False, True
-        self._one = grad_and_value(self._keyed_loss)
+        self._one = grad_and_value(self._mean_loss)
         self._all = vmap(self._one)
         self._all_at_one = vmap(self._one, in_dims=(None, 0, 0, 0, 0))
 
@@ -341,29 +341,28 @@ class FlatModel:
             raise UsageError("The loss must return one value per example: for PyTorch's losses pass reduction='none'.")
         return losses.reshape(len(targets), -1).mean(1)
 
-    def _mean_loss(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        losses = self.per_example(functional_call(self.module, self.named(params), (x,)), y)
-        if not y.is_floating_point():  # an example without a target that counts has nothing to say
-            weight = weight * (y != self.ignored) if y.dim() == 1 else weight * self._counting(y).any(1)
-        # a padded row repeats an example of the same client, so that nothing of another client is ever read
-        return (losses * weight).sum() / weight.sum().clamp_min(1.0)
-
-    def _keyed_loss(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Tensor:
+    def _mean_loss(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Tensor:
         with OwnRows(key):
-            return self._mean_loss(params, x, y, weight)
+            losses = self.per_example(functional_call(self.module, self.named(params), (x,)), y)
+            if not y.is_floating_point():  # an example without a target that counts has nothing to say
+                weight = weight * (y != self.ignored) if y.dim() == 1 else weight * self._counting(y).any(1)
+            # a padded row repeats an example of the same client, so that nothing of another client is ever read
+            return (losses * weight).sum() / weight.sum().clamp_min(1.0)
 
     def _lone_gradient(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """One client without vmap. A layer that draws from torch's own generator gets it seeded with the client's key."""
         real = weight > 0
         if bool(real.any()):  # here shapes may vary, so a model that looks at its whole batch sees no padding
             x, y, weight = x[real], y[real], weight[real]
+        return self.without_vmap(self._mean_loss, params, key, x, y, weight)
+
+    def without_vmap(self, loss: Callable[..., Tensor], params: Tensor, key: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        """A loss's gradient, and its value. A layer that draws from torch's own generator gets it seeded with the key."""
         row = params.detach().requires_grad_()
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []), torch.enable_grad():
             torch.manual_seed(int(key))
-            loss = self._keyed_loss(row, x, y, weight, key)
-        (gradient,) = torch.autograd.grad(loss, row)
-        return gradient, loss.detach()
+            value = loss(row, *batch, key)
+        (gradient,) = torch.autograd.grad(value, row)
+        return gradient, value.detach()
 
 
 def _in_float64(loss: Loss) -> Loss:

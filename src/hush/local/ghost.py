@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -55,9 +54,13 @@ class _Window(NamedTuple):
         steps = (down * self.stride[0], across * self.stride[1])
         return x.as_strided((*x.shape[:-2], *self.size, h, w), (*outer, *within, *steps), x.storage_offset())
 
+    def how(self) -> dict[str, Any]:
+        """As PyTorch's convolutions are told."""
+        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
+
 
 @dataclass
-class _Call(ABC):
+class _Call:
     """One use of a layer's parameters: what went in (`a`), what came back (`b`), and where its parameters lie.
 
     Rows come as `[batch, clients, ...]`: of a convolution's inputs, the channels of all clients then lie side by side.
@@ -69,9 +72,9 @@ class _Call(ABC):
     a: Tensor = field(default_factory=lambda: torch.empty(0))
     b: Tensor = field(default_factory=lambda: torch.empty(0))
 
-    @abstractmethod
     def held(self, masked: bool) -> list[tuple[slice, Tensor]]:
         """The gradients of single examples `[clients, batch, p]` that are held as they are."""
+        return []
 
     def square(self, mask: Tensor | None, clip: float) -> Tensor | None:
         """The squared norms `[clients, batch]` of all that is not held, if anything is; infinite where `clip` would not hold."""
@@ -96,9 +99,9 @@ class Product(_Call):
         into = self.a.shape[2] * (math.prod(self.window.size) if self.window else 1)
         return into, self.b.shape[2], math.prod(self.b.shape[3:])
 
-    def columns(self) -> Tensor:
-        """`a` as `[batch, clients, in..., t...]`."""
-        return self.window.columns(self.a, *self.b.shape[3:]) if self.window else self.a
+    def columns(self, a: Tensor) -> Tensor:
+        """What went in as `[batch, clients, in..., t...]`."""
+        return self.window.columns(a, *self.b.shape[3:]) if self.window else a
 
     def is_held(self, masked: bool) -> bool:
         into, out, t = self.sizes()
@@ -112,14 +115,14 @@ class Product(_Call):
         biases = [(self.bias, b.sum(3).transpose(0, 1))] if self.bias is not None else []
         if not self.is_held(masked):
             return biases
-        each = torch.bmm(b.reshape(-1, out, t), self.columns().reshape(-1, into, t).mT)
+        each = torch.bmm(b.reshape(-1, out, t), self.columns(self.a).reshape(-1, into, t).mT)
         return [(self.weight, each.view(*b.shape[:2], -1).transpose(0, 1)), *biases]
 
     def square(self, mask: Tensor | None, clip: float) -> Tensor | None:
         if self.is_held(mask is not None):
             return None
         into, out, t = self.sizes()
-        a, b = self.columns().reshape(-1, into, t).double(), self.b.reshape(-1, out, t).double()
+        a, b = self.columns(self.a).reshape(-1, into, t).double(), self.b.reshape(-1, out, t).double()
         if t > 1:  # the sum over positions t, s of <b_t, b_s> <a_t, a_s>
             of_a, of_b = (torch.bmm(v.mT, v) for v in (a, b))
             went_in = of_a.diagonal(0, 1, 2)
@@ -135,9 +138,8 @@ class Product(_Call):
 
     def total(self, factors: Tensor, alive: Tensor) -> Tensor:
         own = alive.T[:, :, None, None]
-        a = torch.where(own, self.a.flatten(3), 0.0).view(self.a.shape)
+        a = self.columns(torch.where(own, self.a.flatten(3), 0.0).view(self.a.shape))
         b = torch.where(own, self.b.flatten(3), 0.0) * factors.T[:, :, None, None]
-        a = self.window.columns(a, *self.b.shape[3:]) if self.window else a
         a = a.movedim(0, 4 if self.window else 2).reshape(a.shape[1], self.sizes()[0], -1)  # [clients, in, batch * t]
         return torch.bmm(b.movedim(0, 2).flatten(2), a.mT).flatten(1)
 
@@ -152,9 +154,6 @@ class _Affine(_Call):
 
 class _Table(_Call):
     """Rows of an embedding: `a[batch, clients, t]` are their numbers, `b[batch, clients, t, width]`."""
-
-    def held(self, masked: bool) -> list[tuple[slice, Tensor]]:
-        return []
 
     def square(self, mask: Tensor | None, clip: float) -> Tensor:
         b = self.b.double()
@@ -341,14 +340,6 @@ class _Times(Function):
         return back.view(len(weight), *x.shape[::2], -1).transpose(0, 1), None, None, None, None
 
 
-def _how(call: _Call) -> dict[str, Any]:
-    return (
-        {}
-        if call.window is None
-        else {"stride": call.window.stride, "padding": call.window.padding, "dilation": call.window.dilation}
-    )
-
-
 class _Convolve(Function):
     """Images `x[batch * clients, channels, ...]`, each client's with its own filters: one convolution of a group per client."""
 
@@ -359,8 +350,8 @@ class _Convolve(Function):
         weight, clients = weight.flatten(0, 1), len(weight)
         ctx.call, ctx.rows = call, rows
         ctx.save_for_backward(x, weight)
-        beside, how = x.reshape(rows[0], -1, *x.shape[2:]), _how(call)
-        out = F.conv2d(beside, weight, None if bias is None else bias.flatten(), **how, groups=clients)
+        beside = x.reshape(rows[0], -1, *x.shape[2:])
+        out = F.conv2d(beside, weight, None if bias is None else bias.flatten(), **ctx.call.window.how(), groups=clients)
         return out.view(len(x), -1, *out.shape[2:])
 
     @staticmethod
@@ -370,7 +361,7 @@ class _Convolve(Function):
         if not ctx.needs_input_grad[0]:
             return (None,) * 6
         beside = (v.reshape(ctx.rows[0], -1, *v.shape[2:]) for v in (x, grad))
-        back: Tensor = conv2d_input(next(beside).shape, weight, next(beside), **_how(ctx.call), groups=ctx.rows[1])  # type: ignore[no-untyped-call]
+        back: Tensor = conv2d_input(next(beside).shape, weight, next(beside), **ctx.call.window.how(), groups=ctx.rows[1])  # type: ignore[no-untyped-call]
         return back.view(x.shape), None, None, None, None, None
 
 

@@ -179,8 +179,13 @@ def _plain(learner: FlatModel, params: Tensor, step: Step, clip: ClipRule, mask:
         with OwnRows(key):
             return learner.per_example(functional_call(learner.module, learner.named(row), (x[None],)), y[None])[0]
 
-    if not learner.vectorised:
-        return _one_by_one(learner, loss, params, step, clip, mask)
+    if not learner.vectorised:  # one by one, for a model that vmap refuses
+        sums, losses = _zeros(params), params.new_zeros(step.counts.shape)
+        for c, j in step.counts.nonzero().tolist():
+            one, only = slice(c, c + 1), slice(j, j + 1)
+            gradient, losses[c, j] = learner.without_vmap(loss, params[c].clone(), step.keys[c, j], step.x[c, j], step.y[c, j])
+            sums[one] += _clipped(gradient[None, None], step.counts[one, only], clip, None if mask is None else mask[one])
+        return sums, losses
     each = vmap(grad_and_value(loss), in_dims=(None, 0, 0, 0))
     with without_fallback_warnings(True):
         if len(params) == 1:
@@ -189,24 +194,6 @@ def _plain(learner: FlatModel, params: Tensor, step: Step, clip: ClipRule, mask:
             gradients, losses = vmap(each)(params, step.x, step.y, step.keys)
     with _full_precision():
         return _clipped(gradients, step.counts, clip, mask), losses
-
-
-def _one_by_one(
-    learner: FlatModel, loss: Any, params: Tensor, step: Step, clip: ClipRule, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """For a model that vmap refuses. A layer that draws from torch's own generator gets it seeded with the row's key."""
-    sums, losses = _zeros(params), params.new_zeros(step.counts.shape)
-    devices = [learner.device] if learner.device.type == "cuda" else []
-    for c, j in step.counts.nonzero().tolist():
-        row = params[c].clone().requires_grad_()
-        with torch.random.fork_rng(devices=devices), torch.enable_grad():
-            torch.manual_seed(int(step.keys[c, j]))
-            value = loss(row, step.x[c, j], step.y[c, j], step.keys[c, j])
-        (gradient,) = torch.autograd.grad(value, row)
-        one = slice(c, c + 1)
-        sums[one] += _clipped(gradient[None, None], step.counts[one, j : j + 1], clip, None if mask is None else mask[one])
-        losses[c, j] = value.detach()
-    return sums, losses
 
 
 # ---- The ghost path: is it the same?

@@ -13,10 +13,14 @@ from torch import Tensor
 
 from hush.checks import HUGE
 from hush.errors import UsageError
+from hush.settings import check_within
 
 
-def check_pull(prox: float, blur: float, limit: float | None, lr: float) -> None:
-    """Refuse a pull that pushes."""
+def check_steps(lr: float, momentum: float, decay: float, prox: float, blur: float, limit: float | None) -> None:
+    """Refuse steps that lead nowhere, and a pull that pushes."""
+    check_within("momentum", momentum, "[0, 1)")
+    if not decay > 0:
+        raise UsageError("lr_decay must be positive.")
     if not (0 <= prox < HUGE and 0 <= blur < HUGE):
         raise UsageError("prox and blur must be numbers, and must not be negative.")
     if blur * lr >= 1:  # then one step leaps over the model received, and from 2 on ever farther away

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from hush.core import Public, Round, Shard, Trained
-from hush.errors import UsageError
 from hush.local.around import Around
 from hush.local.flat import FlatModel
 from hush.random import fold
+from hush.settings import check_within
 
 _KEYS = -3
 """The word of the dropout's keys in the gradient at the end, apart from those of the steps."""
@@ -30,8 +30,7 @@ class Saliency(Around):
     sparsity: float = 0.7
 
     def __post_init__(self) -> None:
-        if not 0 <= self.sparsity < 1:
-            raise UsageError(f"sparsity must lie in [0, 1), not {self.sparsity:g}: it is the share of coordinates set to zero.")
+        check_within("sparsity", self.sparsity, "[0, 1)", "it is the share of coordinates set to zero")
 
     def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
         trained = self.local(learner, params, data, rnd, keys, public)

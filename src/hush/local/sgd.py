@@ -14,7 +14,7 @@ from hush.checks import MANY, check_number
 from hush.core import LocalUpdate, Public, Round, Shard, Trained
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
-from hush.local.pull import check_pull, pull_back
+from hush.local.pull import check_steps, pull_back
 from hush.random import fold, word_at
 
 _BLOCK = 1024
@@ -48,19 +48,13 @@ class Sgd(LocalUpdate):
         for name, value in (("batch_size", self.batch_size), ("local_epochs", self.epochs), ("local_steps", self.steps)):
             if value is not None:
                 check_number(name, value, least=1, most=MANY)
-        if self.batch_size < 1 or self.every < 1:
+        if self.every < 1:
             raise UsageError("batch_size and lr_decay_every must be at least 1.")
         if (self.epochs is None) == (self.steps is None):
             raise UsageError("Give local_epochs or local_steps, not both and not neither.")
-        if (self.epochs or self.steps or 0) < 1:
-            raise UsageError("Local training needs at least one epoch or step.")
         if self.most is not None and self.most < 1:
             raise UsageError(f"max_local_steps must be at least 1, not {self.most}.")
-        if not 0 <= self.momentum < 1:
-            raise UsageError(f"momentum must lie in [0, 1), not {self.momentum:g}.")
-        if not self.decay > 0:
-            raise UsageError("lr_decay must be positive.")
-        check_pull(self.prox, self.blur, self.blur_limit, self.lr)
+        check_steps(self.lr, self.momentum, self.decay, self.prox, self.blur, self.blur_limit)
 
     def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
         steps = self.steps_of(data.size.cpu())
@@ -162,37 +156,24 @@ class _Orders:
         self.size, self.on_host, self.keys = size, on_host, fold(keys, -2)
         self.first = torch.cumsum(size, 0) - size
         self.order = torch.empty(int(on_host.sum()), dtype=torch.int64, device=size.device)
-        self.laid_out: tuple[int, Tensor, Tensor] | None = None
 
     def draw(self, begins: Tensor, epochs: Tensor) -> None:
         """A fresh order for the clients that begin an epoch (known on the host), each for its own."""
         count = int(begins.sum())
-        if bool(begins[:count].all()):  # the usual case, for which nothing has to travel to the device
-            if self.laid_out is None or self.laid_out[0] != count:
-                self.laid_out = (count, *_lay_out(self.size[:count], int(self.on_host[:count].sum())))
-            _, owner, place = self.laid_out
-            self.order[: len(place)] = self._shuffled(owner, place, self.keys[:count], epochs[:count])
-            return
-        clients = torch.nonzero(begins).flatten()
-        total, clients = int(self.on_host[clients].sum()), clients.to(self.size.device)
-        owner, place = _lay_out(self.size[clients], total)
-        self.order[self.first[clients][owner] + place] = self._shuffled(owner, place, self.keys[clients], epochs[clients])
-
-    @staticmethod
-    def _shuffled(owner: Tensor, place: Tensor, keys: Tensor, epochs: Tensor) -> Tensor:
-        """The places, shuffled client by client: one sort for all, by client and then by 40 bits of a random word."""
-        word = word_at(fold(keys, epochs)[owner], place)
-        return place[((owner << 40) + (word >> 24) + (1 << 39)).argsort(stable=True)]
+        clients: slice | Tensor = slice(count)  # the usual case, for which nothing has to travel to the device
+        if not bool(begins[:count].all()):
+            clients = torch.nonzero(begins).flatten().to(self.size.device)
+        size, total = self.size[clients], int(self.on_host[begins].sum())
+        owner = torch.repeat_interleave(torch.arange(len(size), device=size.device), size, output_size=total)
+        place = torch.arange(total, device=size.device) - (torch.cumsum(size, 0) - size)[owner]
+        # shuffled client by client: one sort for all, by client and then by 40 bits of a random word
+        word = word_at(fold(self.keys[clients], epochs[clients])[owner], place)
+        shuffled = place[((owner << 40) + (word >> 24) + (1 << 39)).argsort(stable=True)]
+        self.order[self.first[clients][owner] + place] = shuffled
 
     def at(self, place: Tensor) -> Tensor:
         """The examples at these places of the first clients' orders; beyond a client's last, anything."""
         return self.order[(self.first[: len(place), None] + place).clamp_max(len(self.order) - 1)]
-
-
-def _lay_out(size: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """Clients of these sizes end to end: the number of each example's owner, and its place with that owner."""
-    owner = torch.repeat_interleave(torch.arange(len(size), device=size.device), size, output_size=total)
-    return owner, torch.arange(total, device=size.device) - (torch.cumsum(size, 0) - size)[owner]
 
 
 class Batch(NamedTuple):

@@ -45,7 +45,5 @@ def noisy_steps(name: str, s: Cpfed | DpSgd, steps: int) -> Method:
     from hush.methods.stations import local_dp_sgd, server_step
     from hush.privacy.claimed import claimed_by_cpfed
 
-    local = local_dp_sgd(s, steps)
-    if s.mode == "paper":
-        local = CpfedAsWritten.of(local, s.clip)
+    local = local_dp_sgd(s, steps, as_written=CpfedAsWritten)
     return Method(name, local, chain(), server_step(s), claim=partial(claimed_by_cpfed, secure_sum=s.secure_sum))

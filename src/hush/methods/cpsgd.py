@@ -30,10 +30,11 @@ class CpSgd(ServerStep, LocalSteps):
 @method("cpsgd", CpSgd)
 def cpsgd(s: CpSgd) -> Method:
     """Quantised gradients under binomial noise, protecting a client's records; one local step a round."""
-    from hush.methods.stations import clipped_step, server_step
+    from hush.local import L2Clip
+    from hush.methods.stations import record_steps, server_step
     from hush.transforms import Rotate
     from hush.transforms.quantize import BinomialMechanism
 
     mechanism = BinomialMechanism(s.levels, s.most, s.trials)
     pipeline = chain(Rotate(), mechanism) if s.rotate else chain(mechanism)
-    return Method("cpsgd", clipped_step(s, s.clip, s.batches), pipeline, server_step(s))
+    return Method("cpsgd", record_steps(s, L2Clip(s.clip), s.batches), pipeline, server_step(s))

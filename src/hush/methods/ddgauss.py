@@ -9,14 +9,11 @@ Then the server is covered, too, but sees who takes part, so that sampling ampli
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hush.core import Method
 from hush.methods.groups import WholeNumbers
 from hush.methods.recipe import method
 
 
-@dataclass(frozen=True, kw_only=True)
 class DdGauss(WholeNumbers):
     """Settings of `ddgauss`."""
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hush.config import NO_FLAG, RunConfig
-from hush.methods import COMBINATIONS, METHODS, PARTS
-from hush.settings import Setting, word
+from hush.methods import COMBINATIONS, METHODS, PARTS, Explained, explained
+from hush.settings import word
 
 _ABOVE = """# Settings
 
@@ -57,23 +57,19 @@ clip = 1.0
 
 def page() -> str:
     """The whole of it."""
-    gradients = ", ".join(f"`{name}`" for name, recipe in METHODS.items() if not recipe.settings.follows_data)
-    parts = [
-        ("part", "sets", "what it does"),
-        *((f"`+{name}`", _sets(part.settings), part.summary) for name, part in PARTS.items()),
-    ]
     own = ", ".join(f"`{name}`" for name in COMBINATIONS)
-    keys = [("key", "default", "what it is"), *_keys_of_a_run()]
+    gradients = ", ".join(f"`{name}`" for name, recipe in METHODS.items() if not recipe.settings.follows_data)
+    parts = [(f"`+{name}`", _sets(part.settings), part.summary) for name, part in PARTS.items()]
     return "".join(
         (
             _ABOVE,
-            _table([("key", "what it is", "default", "range", "in"), *_settings()]),
+            _table(("key", "what it is", "default", "range", "in"), _settings()),
             "\n## Names made of parts\n\n`dp-fedavg+top-k+blur+adam` is `dp-fedavg` with a setting for each part, which `--set` "
             f"changes. They go with every method that has the setting; papers' own names are {own}. "
             "The guarantee is derived from what comes out.\n\n",
-            _table(parts),
+            _table(("part", "sets", "what it does"), parts),
             _BELOW.format(gradients=gradients),
-            _table(keys),
+            _table(("key", "default", "what it is"), _keys_of_a_run()),
             "\nHow often to repeat, where to write and where data lie are flags alone: `--seeds`, `--out`, `--data-dir`.\n",
         )
     )
@@ -81,15 +77,17 @@ def page() -> str:
 
 def _settings() -> list[tuple[str, ...]]:
     """Every setting once, with the methods that have it where these are few."""
-    found: dict[str, tuple[Setting, dict[str, Any]]] = {}
-    for name, recipe in METHODS.items():
-        defaults = recipe.settings.defaults()
-        for key, known in recipe.settings.known().items():
-            found.setdefault(key, (known, {}))[1][name] = known.unset if defaults[key] is None else word(defaults[key])
-    return [(f"`{key}`", known.help, _defaults(each), _range(known), _methods(each)) for key, (known, each) in found.items()]
+    found: dict[str, tuple[Explained, dict[str, str]]] = {}
+    for name in METHODS:
+        for known in explained(name):
+            found.setdefault(known.key, (known, {}))[1][name] = known.default
+    return [
+        (f"`{key}`", known.meaning, _defaults(each), known.range.replace("inf", "∞"), _methods(each))
+        for key, (known, each) in found.items()
+    ]
 
 
-def _defaults(each: dict[str, Any]) -> str:
+def _defaults(each: dict[str, str]) -> str:
     """The usual one, and where it is another."""
     usual = max(dict.fromkeys(each.values()), key=list(each.values()).count)
     others: dict[str, list[str]] = {}
@@ -99,11 +97,7 @@ def _defaults(each: dict[str, Any]) -> str:
     return "; ".join([usual, *(f"{', '.join(names)}: {default}" for default, names in others.items())])
 
 
-def _range(known: Setting) -> str:
-    return known.within.replace("inf", "∞") if known.within else ", ".join(known.choices)
-
-
-def _methods(each: dict[str, Any]) -> str:
+def _methods(each: dict[str, str]) -> str:
     if len(each) <= 6:
         return ", ".join(each)
     without = [name for name in METHODS if name not in each]
@@ -116,16 +110,14 @@ def _sets(settings: dict[str, Any]) -> str:
 
 def _keys_of_a_run() -> list[tuple[str, ...]]:
     defaults = RunConfig.defaults()
-    skipped = ("set",)
     return [
         (f"`{key}`", "" if defaults[key] is None else word(defaults[key]), known.help.partition(" [default")[0].rstrip(".") + ".")
         for key, known in RunConfig.known().items()
-        if key not in skipped and known.flag != NO_FLAG
+        if key != "set" and known.flag != NO_FLAG
     ]
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    head, *body = rows
+def _table(head: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *body]
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
 

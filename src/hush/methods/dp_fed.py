@@ -24,7 +24,5 @@ def dp_fed(s: DpFed) -> Method:
     from hush.methods.stations import local_dp_sgd, server_step
     from hush.privacy.claimed import claimed_by_fed_spa
 
-    local = local_dp_sgd(s, s.local_steps)
-    if s.mode == "paper":
-        local = FedSpaAsWritten.of(local, s.clip)
+    local = local_dp_sgd(s, s.local_steps, as_written=FedSpaAsWritten)
     return Method("dp-fed", local, chain(), server_step(s), claim=claimed_by_fed_spa)

@@ -33,7 +33,5 @@ def fed_spa(s: FedSpa) -> Method:
     from hush.transforms.own_mask import OwnRandK
 
     mask = OwnRandK(s.ratio)
-    local = local_dp_sgd(s, s.local_steps, mask)
-    if s.mode == "paper":
-        local = FedSpaAsWritten.of(local, s.clip)
+    local = local_dp_sgd(s, s.local_steps, mask, as_written=FedSpaAsWritten)
     return Method("fed-spa", local, chain(mask), server_step(s), claim=claimed_by_fed_spa)

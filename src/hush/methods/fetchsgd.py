@@ -8,14 +8,11 @@ g_i is one stochastic gradient. Momentum and error feedback live in the sketch, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hush.core import Method, chain
 from hush.methods.groups import Sketched
 from hush.methods.recipe import method
 
 
-@dataclass(frozen=True, kw_only=True)
 class FetchSgd(Sketched):
     """Settings of `fetchsgd`."""
 

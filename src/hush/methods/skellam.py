@@ -8,14 +8,11 @@ it is what clients add under a secure sum whose number of survivors is not known
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hush.core import Method
 from hush.methods.groups import WholeNumbers
 from hush.methods.recipe import method
 
 
-@dataclass(frozen=True, kw_only=True)
 class Skellam(WholeNumbers):
     """Settings of `skellam`."""
 

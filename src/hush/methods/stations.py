@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hush.core import Chain, LocalUpdate, ServerUpdate, Transform, chain
 from hush.errors import UsageError
+from hush.local.as_written import AsWritten
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import ClipRule, CoordinateClip, L2Clip
 from hush.local.saliency import Saliency
@@ -66,19 +67,18 @@ def sketched_gradient(s: groups.Sketched) -> LocalUpdate:
     return Sgd(lr=s.lr, batch_size=s.batch_size, epochs=None, steps=s.local_steps)
 
 
-def local_dp_sgd(s: groups.Records, steps: int, mask: OwnRandK | None = None) -> DpSgd:
-    """Local training with noise of its own at every step."""
-    return _record_steps(s, clip_rule(s.clip if s.clip is not None else 1.0, s.clip_per), s.noise, steps, s.batches, mask)
+def local_dp_sgd(s: groups.Records, steps: int, mask: OwnRandK | None = None, as_written: type[AsWritten] | None = None) -> DpSgd:
+    """Noise at every step, on records whose gradients are clipped in L2 or by coordinates; or what a paper wrote, if asked for."""
+    clip = s.clip if s.clip is not None else 1.0
+    rules: dict[str, ClipRule] = {"l2": L2Clip(clip), "coordinate": CoordinateClip(clip)}
+    proved = record_steps(s, pick(rules, s.clip_per, "clip_per"), s.batches, s.noise, steps, mask)
+    return proved if as_written is None or s.mode != "paper" else as_written.of(proved, s.clip)
 
 
-def clipped_step(s: groups.LocalSteps, clip: float, batches: str) -> DpSgd:
-    """One step of clipped records without noise, which the pipeline adds."""
-    return _record_steps(s, clip_rule(clip, "l2"), 0.0, 1, batches, None)
-
-
-def _record_steps(
-    s: groups.LocalSteps, clip: ClipRule, noise: float | None, steps: int, batches: str, mask: OwnRandK | None
+def record_steps(
+    s: groups.LocalSteps, clip: ClipRule, batches: str, noise: float | None = 0.0, steps: int = 1, mask: OwnRandK | None = None
 ) -> DpSgd:
+    """One step of clipped records without noise, which the pipeline adds, or several with noise."""
     return DpSgd(
         lr=s.lr,
         batch_size=s.batch_size,
@@ -94,12 +94,6 @@ def _record_steps(
         blur=s.blur,
         blur_limit=s.blur_limit,
     )
-
-
-def clip_rule(clip: float, per: str) -> ClipRule:
-    """How a record's gradient is bounded: its L2 norm, or every coordinate of it."""
-    kinds: dict[str, ClipRule] = {"l2": L2Clip(clip), "coordinate": CoordinateClip(clip)}
-    return pick(kinds, per, "clip_per")
 
 
 # -- on the way to the sum -------------------------------------------------------------------------------------------------------

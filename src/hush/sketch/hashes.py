@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hush.errors import UsageError
-from hush.random import derive, keys_of, words
+from hush.random import derive, key_of, words
 
 LANES = 16
 """Coordinates of a tile: a cache line of floats."""
@@ -124,10 +124,10 @@ def hashes_of(seed: int, rows: int, cols: int, dim: int, device: torch.device, l
     if cols % lanes:
         raise UsageError(f"A row of {cols} counters does not hold whole tiles: take {whole_tiles(cols)}.")
     tiles, homes = -(-dim // lanes), cols // lanes
-    spins = _stream(derive(seed, _TURNS, dim), tiles, device) & (lanes - 1)
+    spins = words(key_of(derive(seed, _TURNS, dim), device), tiles)[0] & (lanes - 1)
     turned = spins.argsort(stable=True)
     counts = torch.bincount(spins, minlength=lanes).tolist()
-    drawn = torch.stack([_stream(derive(seed, _HOMES, rows, cols, dim, row), tiles, device) for row in range(rows)])
+    drawn = torch.cat([words(key_of(derive(seed, _HOMES, rows, cols, dim, row), device), tiles) for row in range(rows)])
     high = (drawn >> 32) & 0xFFFFFFFF
     return Hashes(
         rows=rows,
@@ -140,8 +140,3 @@ def hashes_of(seed: int, rows: int, cols: int, dim: int, device: torch.device, l
         turn=((drawn >> 1) & (TURNS - 1 if lanes > 1 else 0)).int(),
         sign=(1 - 2 * (drawn & 1)).to(torch.int8),
     )
-
-
-def _stream(seed: int, count: int, device: torch.device) -> Tensor:
-    key = keys_of(seed, torch.zeros(1, dtype=torch.int64, device=device))
-    return words(key, count)[0]

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from hush.random import derive, keys_of, uniform
+from hush.random import derive, key_of, uniform
 from hush.sketch.hashes import Hashes
 from hush.sketch.tables import sketch, transposed, turn_back
 
@@ -29,8 +29,8 @@ def largest_norm(hashes: Hashes) -> float:
 
 def worst_vector(hashes: Hashes, steps: int = 30) -> tuple[Tensor, float]:
     """A vector of norm 1 that the sketch lengthens as much as power iteration finds, and by how much: S^T S, again and again."""
-    key = keys_of(derive(hashes.dim, 7), torch.zeros(1, dtype=torch.int64, device=hashes.home.device))
-    x = fullest_counter(hashes) + (uniform(key, (hashes.dim,))[0].double() - 0.5) / math.sqrt(hashes.dim)
+    drawn = uniform(key_of(derive(hashes.dim, 7), hashes.home.device), (hashes.dim,))[0].double()
+    x = fullest_counter(hashes) + (drawn - 0.5) / math.sqrt(hashes.dim)
     for _ in range(steps):
         x = transposed(sketch(x[None], hashes)[0], hashes)
         x /= x.norm()

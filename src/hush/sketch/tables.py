@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ def sketch(x: Tensor, hashes: Hashes) -> Tensor:
             for row in range(hashes.rows):
                 into[:, row, :, 0] = _landed(lines, hashes, row).t()
     else:
-        room = _Room.of(x, hashes)
+        room = _room(x, hashes)
         for client, into in zip(x, table, strict=True):
             tiles = turn(client, hashes, room)
             for row in range(hashes.rows):
@@ -72,30 +71,23 @@ def middle(values: Tensor) -> Tensor:
     return found
 
 
-class _Room(NamedTuple):
+def _room(x: Tensor, hashes: Hashes) -> list[Tensor]:
     """Memory that `turn` uses again for every client: fresh pages cost more than what is done with them."""
-
-    padded: Tensor
-    picked: Tensor
-    turned: Tensor
-
-    @staticmethod
-    def of(x: Tensor, hashes: Hashes) -> _Room:
-        return _Room(*(x.new_zeros(hashes.tiles, hashes.lanes) for _ in range(3)))
+    return [x.new_zeros(hashes.tiles, hashes.lanes) for _ in range(3)]
 
 
-def turn(x: Tensor, hashes: Hashes, room: _Room | None = None) -> Tensor:
+def turn(x: Tensor, hashes: Hashes, room: list[Tensor] | None = None) -> Tensor:
     """`[dim]` to `[tiles, lanes]`, in the order of places, every tile turned as its hash says."""
-    room = room or _Room.of(x, hashes)
+    padded, picked, turned = room or _room(x, hashes)
     lanes = hashes.lanes
     if hashes.dim % lanes:
-        room.padded.view(-1)[: hashes.dim] = x
-        x = room.padded
-    torch.index_select(x.view(hashes.tiles, lanes), 0, hashes.turned, out=room.picked)
+        padded.view(-1)[: hashes.dim] = x
+        x = padded
+    torch.index_select(x.view(hashes.tiles, lanes), 0, hashes.turned, out=picked)
     for spin, (first, last) in enumerate(itertools.pairwise(hashes.groups)):
-        room.turned[first:last, spin:] = room.picked[first:last, : lanes - spin]
-        room.turned[first:last, :spin] = room.picked[first:last, lanes - spin :]
-    return room.turned
+        turned[first:last, spin:] = picked[first:last, : lanes - spin]
+        turned[first:last, :spin] = picked[first:last, lanes - spin :]
+    return turned
 
 
 def turn_back(tiles: Tensor, hashes: Hashes) -> Tensor:

@@ -1,10 +1,9 @@
 """What happens to an update before the sum and after it."""
 
-from hush.transforms.adaptive import AdaptiveClip
+from hush.transforms.adaptive import AdaptiveClip, HistoryClip
 from hush.transforms.clip import Clip
 from hush.transforms.discretize import Discretize
 from hush.transforms.free_mask import FreeMask
-from hush.transforms.history_clip import HistoryClip
 from hush.transforms.modulo import Modulo
 from hush.transforms.noise import ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
 from hush.transforms.quantize import BinomialMechanism, Quantize

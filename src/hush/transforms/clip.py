@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +46,15 @@ def check_clip(norm: float) -> None:
     """Refuse what bounds nothing."""
     if not LEAST <= norm <= MOST:
         raise UsageError(f"clip must be a positive number, {LEAST:g} at least and {MOST:g} at most, not {norm:g}.")
+
+
+def scale_after(incoming: Bound, what: str) -> float | None:
+    """The bound that `what` follows takes its scale from; None where it is not known yet."""
+    if incoming.pending:
+        return None
+    if not math.isfinite(incoming.l2):
+        raise UsageError(f"{what} has no scale here: {incoming.reason}. Put Clip(C) directly before it.")
+    return incoming.l2
 
 
 def shortened(x: Tensor, norms: Tensor, most: float, unit: float = 1.0, out: Tensor | None = None) -> Tensor:

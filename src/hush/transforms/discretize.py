@@ -12,6 +12,7 @@ from hush.core import Bound, Public, Round, State, Transform, Wire
 from hush.errors import UsageError
 from hush.random import fold, uniform
 from hush.secret import Secret
+from hush.transforms.clip import scale_after
 from hush.transforms.modulo import grid_bits
 
 _ROUNDING = 0x67726964
@@ -46,11 +47,7 @@ class Discretize(Transform):
             raise UsageError(f"bits must lie between 4 and 20, not {self.bits}.")
 
     def after(self, incoming: Bound) -> Transform:
-        if incoming.pending:
-            return replace(self, norm=None)
-        if not math.isfinite(incoming.l2):
-            raise UsageError(f"Discretize has no scale here: {incoming.reason}. Put Clip(C) directly before it.")
-        return replace(self, norm=incoming.l2)
+        return replace(self, norm=scale_after(incoming, "Discretize"))
 
     @property
     def radius(self) -> int:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from hush.core import Public, Round, Server, State
-from hush.errors import UsageError
-from hush.random import derive, keys_of, uniform
+from hush.random import derive, key_of, uniform
 from hush.secret import Secret
-from hush.transforms.sparsify import ToldMask, kept, spread
+from hush.settings import check_within
+from hush.transforms.sparsify import ToldMask, spread
 
 _DRAW = 0x66726565
 """The word of the draw's stream, apart from what else a round draws from its seed."""
@@ -33,20 +33,17 @@ class FreeMask(ToldMask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.explore <= 1:
-            raise UsageError(f"explore must lie in (0, 1], not {self.explore:g}: without it, no other coordinate is ever tried.")
-        if not 0 <= self.memory < 1:
-            raise UsageError(f"memory must lie in [0, 1), not {self.memory:g}.")
+        check_within("explore", self.explore, "(0, 1]", "without it, no other coordinate is ever tried")
+        check_within("memory", self.memory, "[0, 1)")
 
     def init(self, dim: int) -> State:
         return {"m": torch.zeros(dim, dtype=torch.float64)}
 
     def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Tensor:
         size = state["m"].abs().to(params.device)
-        count = kept(self.ratio, len(size))
+        count = self.kept(len(size))
         known = min(round((1 - self.explore) * count), int(torch.count_nonzero(size)))
-        key = keys_of(derive(rnd.seed, _DRAW), torch.zeros(1, dtype=torch.int64, device=params.device))
-        order = uniform(key, (len(size),))[0].double()
+        order = uniform(key_of(derive(rnd.seed, _DRAW), params.device), (len(size),))[0].double()
         order[size.topk(known).indices] = 2.0  # first, before all that were drawn
         return order.topk(count).indices.sort().values
 

@@ -18,6 +18,7 @@ from hush.core import Bound, Public, Round, State, Transform
 from hush.errors import UsageError
 from hush.names import pick
 from hush.secret import Secret
+from hush.transforms.clip import scale_after
 
 if TYPE_CHECKING:
     from hush.own import OwnSecrets
@@ -40,11 +41,7 @@ class Noise(Transform):
         check_noise(self.multiplier)
 
     def after(self, incoming: Bound) -> Noise:
-        if incoming.pending:
-            return replace(self, sensitivity=None)
-        if not math.isfinite(incoming.l2):
-            raise UsageError(f"{type(self).__name__} noise has no scale here: {incoming.reason}. Put Clip(C) directly before it.")
-        return replace(self, sensitivity=incoming.l2)
+        return replace(self, sensitivity=scale_after(incoming, f"{type(self).__name__} noise"))
 
     @property
     def std(self) -> float:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hush.core import Bound, Public, Round, Server, State, Transform, Wire
-from hush.errors import UsageError
+from hush.core import Bound, Public, Round, Server, State, Wire
 from hush.random import fold, words
-from hush.transforms.sparsify import kept
+from hush.transforms.sparsify import Share
 
 _MASK = 0x6D61736B
 _AT_ONCE = 1 << 24
@@ -18,21 +17,12 @@ _AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True)
-class OwnRandK(Transform):
+class OwnRandK(Share):
     """k coordinates of each client, drawn anew every round from its public key; only their values are sent.
 
     No scaling: local training that keeps to the mask scales by 1/p itself. Masks differ, so the server lays messages out before it
     adds them up: it sees each of them, and a secure sum of k entries is not possible.
     """
-
-    ratio: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.ratio <= 1:
-            raise UsageError(f"ratio must lie in (0, 1], not {self.ratio:g}: it is the share of coordinates that are sent.")
-
-    def kept(self, dim: int) -> int:
-        return kept(self.ratio, dim)
 
     def places(self, keys: Tensor, dim: int) -> Tensor:
         """`[clients, k]`: each client's coordinates of this round, ascending."""

@@ -96,8 +96,8 @@ class BinomialMechanism(Quantize):
         return self.grid * math.sqrt(self.coins) / 2
 
     def with_std(self, least: float) -> BinomialMechanism:
-        """The same, with so many trials that the noise of an entry has this standard deviation or a little more."""
-        return replace(self, trials=trials_for(least, self.grid))
+        """The same, with the least even number of trials that give the noise of an entry this standard deviation."""
+        return replace(self, trials=max(2, 2 * math.ceil(2 * (least / self.grid) ** 2 * (1 - 1e-12))))
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         return self._scaled(x)
@@ -122,11 +122,6 @@ class BinomialMechanism(Quantize):
 
     def bound(self, incoming: Bound) -> Bound:
         return Bound(reason=_NO_BOUND)
-
-
-def trials_for(std: float, grid: float) -> int:
-    """The least even number of fair coins whose sum, times `grid`, has this standard deviation."""
-    return max(2, 2 * math.ceil(2 * (std / grid) ** 2 * (1 - 1e-12)))
 
 
 def rounded(y: Tensor, coins: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hush.core import Bound, Public, Round, State, Transform, Wire
-from hush.random import derive, keys_of, words
+from hush.random import derive, key_of, words
 from hush.secret import Secret
 
 _SIGNS = 0x726F7461
@@ -68,5 +68,4 @@ def walsh_hadamard(x: Tensor) -> Tensor:
 @lru_cache(maxsize=4)
 def _signs(seed: int, size: int, device: torch.device) -> Tensor:
     """+-1 by fair coins: the sign bits of random words. Equal on every device."""
-    key = keys_of(derive(seed, _SIGNS, size), torch.zeros(1, dtype=torch.int64, device=device))
-    return torch.where(words(key, size)[0] < 0, -1.0, 1.0).double()
+    return torch.where(words(key_of(derive(seed, _SIGNS, size), device), size)[0] < 0, -1.0, 1.0).double()

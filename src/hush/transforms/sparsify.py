@@ -11,8 +11,9 @@ from torch import Tensor
 
 from hush.core import Bound, LocalUpdate, Public, Round, Server, State, Transform, Wire
 from hush.errors import UsageError
-from hush.random import derive, keys_of, words
+from hush.random import derive, key_of, words
 from hush.secret import Secret
+from hush.settings import check_within
 
 
 def kept(ratio: float, dim: int) -> int:
@@ -20,28 +21,33 @@ def kept(ratio: float, dim: int) -> int:
     return max(1, round(ratio * dim))
 
 
-def check_ratio(ratio: float) -> None:
-    """Refuse a share that is none."""
-    if not 0 < ratio <= 1:
-        raise UsageError(f"ratio must lie in (0, 1], not {ratio:g}: it is the share of coordinates that are sent.")
+@dataclass(frozen=True)
+class Share(Transform):
+    """k = ratio * d coordinates are sent, whoever chooses them."""
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        check_within("ratio", self.ratio, "(0, 1]", "it is the share of coordinates that are sent")
+
+    def kept(self, dim: int) -> int:
+        return kept(self.ratio, dim)
+
+    def wire(self, incoming: Wire) -> Wire:
+        return replace(incoming, entries=self.kept(incoming.entries))
 
 
 @dataclass(frozen=True)
-class RandK(Transform):
+class RandK(Share):
     """k coordinates drawn from `Round.seed`, scaled by d/k so that the decoded update is unbiased: E[decode(encode(x))] = x.
 
     Both sides derive the mask, so it never travels. The scaling happens before the clip that must follow: privacy does not
     depend on the mask, and by itself sparsification amplifies nothing.
     """
 
-    ratio: float
-
-    def __post_init__(self) -> None:
-        check_ratio(self.ratio)
-
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         dim = x.shape[1]
-        return x[:, self.mask(rnd, dim, x.device)] * (dim / kept(self.ratio, dim))
+        return x[:, self.mask(rnd, dim, x.device)] * (dim / self.kept(dim))
 
     def init(self, dim: int) -> State:
         return {"dim": torch.tensor(dim)}
@@ -52,10 +58,7 @@ class RandK(Transform):
 
     def mask(self, rnd: Round, dim: int, device: torch.device) -> Tensor:
         """This round's coordinates, ascending."""
-        return _random_coordinates(rnd.seed, kept(self.ratio, dim), dim, device)
-
-    def wire(self, incoming: Wire) -> Wire:
-        return replace(incoming, entries=kept(self.ratio, incoming.entries))
+        return _random_coordinates(rnd.seed, self.kept(dim), dim, device)
 
     def room(self, after: float | None, public: Public) -> float | None:
         """A row whose norm is spread evenly keeps sqrt(k/d) of it and is then scaled by d/k."""
@@ -66,13 +69,8 @@ class RandK(Transform):
 
 
 @dataclass(frozen=True)
-class ToldMask(Transform):
+class ToldMask(Share):
     """k coordinates that the server chooses in `prepare` and tells the cohort, once a round; no scaling."""
-
-    ratio: float
-
-    def __post_init__(self) -> None:
-        check_ratio(self.ratio)
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         chosen, told = x[:, public], torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
@@ -81,12 +79,9 @@ class ToldMask(Transform):
             raise UsageError(f"{type(self).__name__} told the clients a coordinate twice: choose each once.")
         return chosen
 
-    def wire(self, incoming: Wire) -> Wire:
-        return replace(incoming, entries=kept(self.ratio, incoming.entries))
-
     def broadcast(self, dim: int) -> int:
         """The shorter of a bitmap and a list of indices."""
-        return min(dim, kept(self.ratio, dim) * max(1, math.ceil(math.log2(dim))))
+        return min(dim, self.kept(dim) * max(1, math.ceil(math.log2(dim))))
 
     def bound(self, incoming: Bound) -> Bound:
         return incoming
@@ -112,10 +107,10 @@ class TopK(ToldMask):
     def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Tensor:
         if server.public is None:
             raise UsageError("Top-k takes its mask from public examples and the task has none.")
-        keys = keys_of(derive(rnd.seed, 1), torch.zeros(1, dtype=torch.int64, device=params.device))
+        keys = key_of(derive(rnd.seed, 1), params.device)
         # the server trains the plain model: nothing of the pipeline has been prepared yet
         update = self.training(server.learner, params, server.public, rnd, keys, None).updates[0]
-        return update.abs().topk(kept(self.ratio, update.numel())).indices.sort().values
+        return update.abs().topk(self.kept(update.numel())).indices.sort().values
 
     def decode(self, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret) -> tuple[Tensor, State]:
         return spread(total, public, int(state["dim"])), state
@@ -129,5 +124,4 @@ def spread(values: Tensor, mask: Tensor, dim: int) -> Tensor:
 @lru_cache(maxsize=4)
 def _random_coordinates(seed: int, count: int, dim: int, device: torch.device) -> Tensor:
     """A uniform `count`-subset of range(dim): the places of the smallest of `dim` random words. Equal on every device."""
-    key = keys_of(derive(seed, dim, count), torch.zeros(1, dtype=torch.int64, device=device))
-    return words(key, dim)[0].topk(count, largest=False).indices.sort().values
+    return words(key_of(derive(seed, dim, count), device), dim)[0].topk(count, largest=False).indices.sort().values

@@ -16,8 +16,9 @@ from torch.nn import functional as F
 from hush.core import Bound, LocalUpdate, Public, Round, Server, Shard, State, Transform, Wire
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
-from hush.random import derive, keys_of, words
+from hush.random import derive, key_of, words
 from hush.secret import Secret
+from hush.settings import check_within
 
 _ASKED, _TRAINED = 0x61736B65, 0x766F7465
 """The words of two streams, apart from what else is drawn from a seed: which examples are asked about, and the training."""
@@ -58,8 +59,7 @@ class Votes(Transform):
     def __post_init__(self) -> None:
         if self.queries < 1 or self.bits_per_query < 0:
             raise UsageError("queries must be at least 1, and bits_per_query at least 0.")
-        if not 0 <= self.memory < 1:
-            raise UsageError(f"memory must lie in [0, 1), not {self.memory:g}.")
+        check_within("memory", self.memory, "[0, 1)")
 
     @property
     def needs_public(self) -> bool:
@@ -81,8 +81,7 @@ class Votes(Transform):
                 f"Clients vote on {self.queries:,} public examples, and the task has {len(x):,}: give more, or ask less."
             )
         if len(x) > self.queries:  # the same ones in every round, so that their counts add up
-            key = keys_of(_ASKED, torch.zeros(1, dtype=torch.int64, device=x.device))
-            x = x[words(key, len(x))[0].topk(self.queries).indices.sort().values]
+            x = x[words(key_of(_ASKED, x.device), len(x))[0].topk(self.queries).indices.sort().values]
         _refuse_no_classifier(server.learner, server.learner.predictions(params[None], x[:1])[0], self.classes)
         return Ballot(server.learner, params, x)
 
@@ -97,7 +96,7 @@ class Votes(Transform):
         weight = self.memory * state["weight"] + 1.0
         shares = nearest_shares(counts / (float(weight) * rnd.cohort))
         learner, params, asked = public
-        keys = keys_of(derive(rnd.seed, _TRAINED), torch.zeros(1, dtype=torch.int64, device=params.device))
+        keys = key_of(derive(rnd.seed, _TRAINED), params.device)
         data = Shard(asked, shares.to(params.dtype), torch.zeros_like(keys), torch.full_like(keys, len(asked)))
         update = self.training(learner, params, data, rnd, keys, None).updates[0]
         return update * rnd.cohort, {"counts": counts, "weight": weight}  # `Method.finish` divides by the cohort

@@ -13,7 +13,7 @@ from hush.privacy.guarantee import at_least
 from hush.privacy.rules import large_delta
 from hush.privacy.vocabulary import Plan
 from hush.tuning.space import Space
-from hush.tuning.study import FAILED, Trial, Tuning
+from hush.tuning.study import FAILED, Tuning
 
 
 class Cost(NamedTuple):
@@ -50,17 +50,18 @@ def accounted_cost(tuning: Tuning, space: Space, budget: float) -> Cost:
     shape the plan (rounds, cohort), later plans depend on earlier results, and all that is fixed beforehand is each trial's
     (epsilon, delta): these add up, both of them.
     """
-    ran = [trial for trial in (*tuning.history, *tuning.interrupted) if trial.plan is not None]
-    delta = next((trial.delta for trial in ran if trial.delta is not None), None)
-    if not ran or delta is None:
+    every = (*tuning.history, *tuning.interrupted)
+    ran = [trial.plan for trial in every if trial.plan is not None]
+    delta = next((trial.delta for trial in every if trial.plan is not None and trial.delta is not None), None)
+    if delta is None:
         raise NoGuarantee("No trial with a guarantee was completed, so there is nothing to account.", "Tune a private method.")
-    senses = {(plan.unit, plan.relation, plan.view) for trial in ran if (plan := trial.plan) is not None}
+    senses = {(plan.unit, plan.relation, plan.view) for plan in ran}
     if len(senses) > 1:
         told = "; ".join(sorted(f"{unit}, {relation}, {view}" for unit, relation, view in senses))
         raise NoGuarantee(f"The trials protect in different senses ({told}), which do not add up.", "Fix what decides it (--set).")
     unit, relation, _ = senses.pop()
     text = f"accounted: the {len(ran)} trials that saw the clients' data cost each {unit} ({relation})"
-    if keeps_the_plan(space) and _alike(ran):
+    if keeps_the_plan(space) and all(math.isclose(p.noise_multiplier, ran[0].noise_multiplier, rel_tol=1e-9) for p in ran):
         trials, final = composed(ran, delta), composed([*ran, ran[0]], delta)
         more = f"with the run of the chosen settings after them {at_least(final)}"
         text = f"{text} epsilon {at_least(trials)} together, at delta={at_least(delta, 2)}; {more}"
@@ -68,7 +69,7 @@ def accounted_cost(tuning: Tuning, space: Space, budget: float) -> Cost:
     total, all_delta = budget * len(ran), delta * len(ran)
     why = "the sum of theirs, since what was searched shapes their plans"
     text = f"{text} epsilon {at_least(total)} together, at delta={at_least(all_delta, 2)}, {why}"
-    large = large_delta(ran[0].plan, all_delta) if ran[0].plan is not None else None
+    large = large_delta(ran[0], all_delta)
     return Cost(text if large is None else f"{text}; {large}", total, all_delta, unit, relation)
 
 
@@ -78,16 +79,6 @@ def keeps_the_plan(space: Space) -> bool:
     return all(key in known and known[key].keeps_plan for key in space)
 
 
-def composed(trials: list[Trial], delta: float) -> float:
-    """Epsilon of everything that some trials release about the same clients."""
-    plans = [trial.plan for trial in trials if trial.plan is not None]
-    return account(_together(plans), delta).epsilon
-
-
-def _together(plans: list[Plan]) -> Plan:
-    return replace(plans[0], phases=tuple(phase for plan in plans for phase in plan.phases))
-
-
-def _alike(trials: list[Trial]) -> bool:
-    noise = [trial.plan.noise_multiplier for trial in trials if trial.plan is not None]
-    return all(math.isclose(one, noise[0], rel_tol=1e-9) for one in noise)
+def composed(plans: list[Plan], delta: float) -> float:
+    """Epsilon of everything that runs of these plans release about the same clients."""
+    return account(replace(plans[0], phases=tuple(phase for plan in plans for phase in plan.phases)), delta).epsilon

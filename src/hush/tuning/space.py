@@ -55,10 +55,8 @@ class Choice:
 Space = dict[str, Range | Choice]
 
 
-def as_value(text: Any) -> Any:
+def as_value(text: str) -> Any:
     """A number or a truth value where a text is one."""
-    if not isinstance(text, str):
-        return text
     for kind in (int, float):
         try:
             return kind(text)

@@ -17,7 +17,7 @@ from hush.errors import DataError, HushError, UsageError
 from hush.privacy.vocabulary import Plan
 from hush.privacy.written import plan_from_dict, plan_to_dict
 from hush.random import derive
-from hush.tuning.space import Range, Space
+from hush.tuning.space import Choice, Range, Space
 
 if TYPE_CHECKING:
     import optuna
@@ -110,15 +110,19 @@ def tune(
     with _opened(study, space, seed) as (optuna, found):
         others = min(5, max(2, trials // 4))
         found.pruner = optuna.pruners.MedianPruner(others, _PATIENCE) if pruning else optuna.pruners.NopPruner()
-        _put_first(found, {key: value for key, value in (first or {}).items() if key in space and space[key].holds(value)})
-        while (done := len(_history(found))) < trials:
+        start = {key: value for key, value in (first or {}).items() if key in space and space[key].holds(value)}
+        if start and not found.get_trials(deepcopy=False):
+            found.enqueue_trial(start)
+        tuning = _tuning(found)
+        while len(tuning.history) < trials:
             _put_untried(found, space, seed)
-            found.sampler = optuna.samplers.TPESampler(seed=derive(seed, 31, done) % 2**32)
+            found.sampler = optuna.samplers.TPESampler(seed=derive(seed, 31, len(tuning.history)) % 2**32)
             trial = found.ask({key: _distribution(optuna, where) for key, where in space.items()})
             _one(optuna, found, trial, begin, on_round)
+            tuning = _tuning(found)
             if on_trial is not None:
-                on_trial(_tuning(found))
-        return _tuning(found)
+                on_trial(tuning)
+        return tuning
 
 
 def so_far(study: Path) -> Tuning:
@@ -207,7 +211,10 @@ def _opened(path: Path | str | None, space: Space | None = None, seed: int = 0) 
             storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
         study = optuna.create_study(storage=storage, study_name="hush", direction="maximize", load_if_exists=True)
         if space is not None:
-            _claim(study, {"space": {key: asdict(where) for key, where in sorted(space.items())}, "seed": seed}, path)
+            asked = repr({"space": {key: asdict(where) for key, where in sorted(space.items())}, "seed": seed})
+            if study.user_attrs.get("asked", asked) != asked:  # its trials would mislead this one
+                raise UsageError(f"{path} holds a search over other settings, or with another seed: choose another folder.")
+            study.set_user_attr("asked", asked)
             _clear_interrupted(optuna, study)
         yield optuna, study
     except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
@@ -219,14 +226,6 @@ def _opened(path: Path | str | None, space: Space | None = None, seed: int = 0) 
             storage.engine.dispose()
 
 
-def _claim(study: optuna.Study, asked: dict[str, Any], path: Path | str | None) -> None:
-    """Trials of another search would mislead this one."""
-    plain = repr(asked)
-    if study.user_attrs.get("asked", plain) != plain:
-        raise UsageError(f"{path} holds a search over other settings, or with another seed: choose another folder.")
-    study.set_user_attr("asked", plain)
-
-
 def _clear_interrupted(optuna: Any, study: optuna.Study) -> None:
     """A trial that was running when the process ended is made again, with the same settings: one that fails has a reason."""
     for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
@@ -235,22 +234,17 @@ def _clear_interrupted(optuna: Any, study: optuna.Study) -> None:
             study.enqueue_trial(trial.params)
 
 
-def _put_first(study: optuna.Study, settings: dict[str, Any]) -> None:
-    if settings and not study.get_trials(deepcopy=False):
-        study.enqueue_trial(settings)
-
-
 def _put_untried(study: optuna.Study, space: Space, seed: int) -> None:
     """Where there are but so many combinations, none is tried twice before all were tried: they come in a shuffled order."""
-    if any(isinstance(where, Range) for where in space.values()):
+    choices = [where.values for where in space.values() if isinstance(where, Choice)]
+    trials = study.get_trials(deepcopy=False)
+    if len(choices) < len(space) or any(trial.state.name == "WAITING" for trial in trials):
         return
-    known = [trial.params or trial.system_attrs.get("fixed_params") for trial in study.get_trials(deepcopy=False)]
-    every = [dict(zip(space, values, strict=True)) for values in itertools.product(*(w.values for w in space.values()))]  # type: ignore[union-attr]
-    every.sort(key=lambda settings: derive(seed, 33, zlib.crc32(repr(settings).encode())))
-    waiting = any(trial.state.name == "WAITING" for trial in study.get_trials(deepcopy=False))
-    untried = next((settings for settings in every if settings not in known), None)
-    if untried is not None and not waiting:
-        study.enqueue_trial(untried)
+    known = [trial.params or trial.system_attrs.get("fixed_params") for trial in trials]
+    every = (dict(zip(space, values, strict=True)) for values in itertools.product(*choices))
+    untried = [settings for settings in every if settings not in known]
+    if untried:
+        study.enqueue_trial(min(untried, key=lambda settings: derive(seed, 33, zlib.crc32(repr(settings).encode()))))
 
 
 def _distribution(optuna: Any, where: Any) -> Any:
@@ -263,17 +257,14 @@ def _distribution(optuna: Any, where: Any) -> Any:
 
 def _tuning(study: optuna.Study) -> Tuning:
     """What was found, and what was broken off: a trial that is made again draws other noise, and is another release."""
-    broken = _trials([t for t in study.get_trials(deepcopy=False) if t.state.name in ("FAIL", "RUNNING") and not _ended(t)])
-    return Tuning(_history(study), tuple(trial for trial in broken if trial.plan is not None))
+    every = study.get_trials(deepcopy=False)
+    broken = _trials([t for t in every if t.state.name in ("FAIL", "RUNNING") and not _ended(t)])
+    return Tuning(_trials([t for t in every if _ended(t)]), tuple(trial for trial in broken if trial.plan is not None))
 
 
 def _ended(trial: optuna.trial.FrozenTrial) -> bool:
     """Whether it came to an end of its own; one that failed without a reason was interrupted."""
     return trial.state.name in ("COMPLETE", "PRUNED") or (trial.state.name == "FAIL" and "reason" in trial.user_attrs)
-
-
-def _history(study: optuna.Study) -> tuple[Trial, ...]:
-    return _trials([t for t in study.get_trials(deepcopy=False) if _ended(t)])
 
 
 def _trials(done: list[optuna.trial.FrozenTrial]) -> tuple[Trial, ...]:
