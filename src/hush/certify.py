@@ -23,7 +23,7 @@ from hush.privacy.accountant import account
 from hush.privacy.certificate import FORMAT, digest, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger
-from hush.privacy.plan import server_plan
+from hush.privacy.plan import in_a_federation, server_plan
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
 from hush.privacy.vocabulary import Enrolled, Plan
 from hush.privacy.written import plan_from_dict
@@ -315,7 +315,8 @@ def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, set[
     settled = settle_privacy(method, experiment.cohort, enrolled, experiment.rounds, experiment.budget, delta, config.dropout)
     if settled.plan is None or config.noise_seed is not None:
         raise UsageError(settled.refused or "nothing is proved of them")
-    charged = as_charged(settled.plan, certificate["rounds_counted"], certificate["rounds_charged"])
+    plan = settled.plan if config.federation is None else in_a_federation(settled.plan)
+    charged = as_charged(plan, certificate["rounds_counted"], certificate["rounds_charged"])
     proof = certify(charged, settled.delta, settled.method)
     if proof is None:
         raise UsageError("nothing was charged")

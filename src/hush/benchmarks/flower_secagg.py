@@ -47,7 +47,7 @@ def _measure(clients: int, entries: int, dropout: float, degree: int) -> dict[st
     contexts = {i: Context(run_id=1, node_id=i, node_config={}, state=RecordDict(), run_config={}) for i in vectors}
     spent, sent, stage = [0.0], [0], [-1]
 
-    class Proxy(ClientProxy):  # type: ignore[misc]
+    class Proxy(ClientProxy):  # type: ignore[misc,unused-ignore]  # with Flower installed, and without
         def __init__(self, number: int) -> None:
             super().__init__(str(number))
             self.node_id = number
@@ -91,7 +91,7 @@ def _measure(clients: int, entries: int, dropout: float, degree: int) -> dict[st
     context.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(start, True)
     workflow = SecAggPlusWorkflow(num_shares=degree + 1, reconstruction_threshold=0.5)  # a client of theirs keeps a share itself
     began, wall = time.process_time(), time.perf_counter()
-    workflow(Grid(), context)
+    workflow(Grid(), context)  # type: ignore[arg-type,unused-ignore]
     whole, wall = time.process_time() - began, time.perf_counter() - wall
     got = parameters_to_ndarrays(compat.arrayrecord_to_parameters(context.state.array_records[MAIN_PARAMS_RECORD], True))[0]
     wanted = np.mean([vector for number, vector in vectors.items() if number not in gone], axis=0)

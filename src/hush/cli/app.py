@@ -11,8 +11,11 @@ from hush.cli import data, lists, privacy, runs
 from hush.cli.audit import audit
 from hush.cli.bench import bench
 from hush.cli.certify import certify
+from hush.cli.client import client
 from hush.cli.console import say
+from hush.cli.federation import federation
 from hush.cli.ledger import ledger
+from hush.cli.server import server
 from hush.cli.tune import tune
 from hush.errors import HushError
 
@@ -33,6 +36,9 @@ app.command("epsilon")(privacy.epsilon)
 app.command("calibrate")(privacy.calibrate)
 app.command("audit")(audit)
 app.command("certify")(certify)
+app.command("server")(server)
+app.command("client")(client)
+app.add_typer(federation, name="federation")
 app.add_typer(ledger, name="ledger")
 app.add_typer(bench, name="bench")
 app.command("methods")(lists.methods)

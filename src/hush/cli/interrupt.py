@@ -28,6 +28,11 @@ def _remember(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+def on_terminate() -> None:
+    """SIGTERM ends a command as Ctrl-C does: for those that have started other processes, which must end with them."""
+    signal.signal(signal.SIGTERM, _remember)
+
+
 @contextmanager
 def interrupted_at_once() -> Iterator[None]:
     """While libraries load, Ctrl-C ends the process there and then; from then on it is remembered.

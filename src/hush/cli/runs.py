@@ -46,7 +46,7 @@ def run(
     if flags.dry_run:
         _dry_run([experiment], flags.data_dir, flags.json)
         return
-    folder = _empty_folder(flags.out, experiment.method.name)
+    folder = empty_folder(flags.out, experiment.method.name)
     _run_seeds(experiment, flags.seeds, folder, flags.data_dir, flags.json)
 
 
@@ -73,7 +73,7 @@ def compare(methods: Annotated[list[str], typer.Argument(help="Two or more metho
     if flags.dry_run:
         _dry_run(experiments, flags.data_dir, flags.json)
         return
-    _compare(experiments, flags.seeds, _empty_folder(flags.out, "compare"), flags.data_dir, flags.json)
+    _compare(experiments, flags.seeds, empty_folder(flags.out, "compare"), flags.data_dir, flags.json)
 
 
 def _compare(experiments: list[Experiment], seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
@@ -103,7 +103,7 @@ def _config(experiments: list[Experiment], seeds: int, data_dir: Path | None) ->
     return {"format": CONFIG_FORMAT, "runs": [one.config.to_dict() for one in experiments], "seeds": seeds, "data_dir": place}
 
 
-def _empty_folder(given: Path | None, name: str) -> RunDir:
+def empty_folder(given: Path | None, name: str) -> RunDir:
     """The folder asked for, or a new one under runs/."""
     if given is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -192,7 +192,7 @@ def _one(ready: Run, folder: RunDir, label: str) -> Result:
     with round_progress() as progress:
         bar = progress.add_task(label, total=ready.rounds, figures="")
         result = train(ready, out=folder.path, resume=True, on_round=_advance(progress, bar))
-    _write_pages(folder, result)
+    write_pages(folder, result)
     return result
 
 
@@ -201,11 +201,12 @@ def _complete(folder: RunDir) -> Result:
     folder.forget_secrets()
     result = Result.read(folder)
     if not (folder.has("certificate.html") and folder.has("report.html")):
-        _write_pages(folder, result)
+        write_pages(folder, result)
     return result
 
 
-def _write_pages(folder: RunDir, result: Result) -> None:
+def write_pages(folder: RunDir, result: Result) -> None:
+    """What people read of a run."""
     from hush.report.certificate_page import certificate_page
     from hush.report.page import run_page
 

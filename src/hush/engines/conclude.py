@@ -10,7 +10,7 @@ from hush.cohort import Cohort, sampling_name
 from hush.config import RunConfig
 from hush.core import Method, State, within
 from hush.engines.evaluate import evaluate
-from hush.engines.federation import Federation
+from hush.engines.federation import AmortisedFederation
 from hush.engines.judge import best_by, un_noised, uplink_bytes
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
@@ -184,7 +184,7 @@ def _secure_sum(run: Run) -> dict[str, Any] | None:
     federation = run.privacy.federation
     if federation is None:
         return None
-    return describe_sum(federation.terms, isinstance(federation, Federation), run.cohort, run.data.train.count)
+    return describe_sum(federation.terms, not isinstance(federation, AmortisedFederation), run.cohort, run.data.train.count)
 
 
 def describe_sum(terms: Terms, fresh: bool, cohort: Cohort, clients: int) -> dict[str, Any]:

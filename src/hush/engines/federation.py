@@ -5,8 +5,10 @@ What crosses between them are the bytes that would cross a network, and they are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +19,11 @@ from hush.secagg.identity import SIGNATURE_BYTES
 from hush.secagg.messages import DIGEST_BYTES, ENVELOPE_BYTES, SEALED_BYTES, SIGNED_KEY_BYTES
 from hush.secagg.packing import signed
 from hush.secagg.shamir import SHARE_BYTES
+
+if TYPE_CHECKING:
+    from hush.core import Public, Round
+    from hush.engines.run import Run, Snapshot
+    from hush.engines.summing import Summed
 
 MOMENTS = 3
 """When a client may vanish: before it shares its secrets, before it sends its vector, before it opens the sum."""
@@ -191,6 +198,24 @@ class SecureRound:
     def bytes_down(self) -> int:
         """What the protocol sent all of them, the model not counted."""
         return sum(self.server.bytes_down.values())
+
+
+class Remote(ABC):
+    """Clients on machines of their own: what a round's sum is made by, where it is not made here."""
+
+    name: bytes
+    """Of the run, among all runs of its clients: part of the terms."""
+    terms: Terms
+
+    @abstractmethod
+    def bind(self, terms: Terms) -> Remote:
+        """This, told the terms that the run is summed under."""
+
+    @abstractmethod
+    def sum_of(
+        self, run: Run, now: Snapshot, ids: Tensor, rnd: Round, public: Public, pay: Callable[[Tensor | None], int]
+    ) -> Summed:
+        """One round's sum over the clients `ids`; `pay` is called before anything of it is opened."""
 
 
 FEDERATIONS: dict[str, type[Federation] | type[AmortisedFederation]] = {"fresh": Federation, "amortised": AmortisedFederation}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hush.engines.diagnostics import Recorder, client_spread, watched
+from hush.engines.federation import Remote
 from hush.engines.judge import is_judged, judge
 from hush.engines.run import Run, Snapshot
 from hush.engines.summing import Summed, plain_sum, secure_sum
@@ -49,6 +50,8 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
     if run.privacy.federation is None:
         total = plain_sum(run, method, now.params, ids, rnd, public, recorder)
         summed = Summed(total, pay(total))
+    elif isinstance(run.privacy.federation, Remote):
+        summed = run.privacy.federation.sum_of(run, now, ids, rnd, public, pay)
     else:
         summed = secure_sum(run, method, now, ids, rnd, public, recorder, pay)
     openly = run.config.diagnostics or run.privacy.plan is None  # how many clients returned NaN is an un-noised fact about them
@@ -80,6 +83,8 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
     now, record = judge(run, now)
     if summed.why:
         record["broke_off"] = summed.why
+    if summed.tried_again:
+        record["tried_again"] = summed.tried_again
     details: dict[str, Any] = {}
     if run.config.diagnostics:
         details = {"round": now.round, "un_noised": True} | recorder.summary()

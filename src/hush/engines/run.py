@@ -12,7 +12,7 @@ from torch import Tensor
 from hush.cohort import Cohort
 from hush.config import RunConfig
 from hush.core import Method, Round, Server, State, scope, within
-from hush.engines.federation import AmortisedFederation, Federation
+from hush.engines.federation import AmortisedFederation, Federation, Remote
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
 from hush.privacy.vocabulary import Enrolled, Plan
@@ -48,7 +48,7 @@ class Privacy:
     """The most epsilon that this run may spend, rounds that are drawn again included."""
     apart: bool
     """Whether a client's row may depend on nobody else, to the last bit: clients then train in slots of their own."""
-    federation: Federation | AmortisedFederation | None = None
+    federation: Federation | AmortisedFederation | Remote | None = None
     """Where the sum is secure: everybody who takes part in making it."""
 
 

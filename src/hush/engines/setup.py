@@ -16,7 +16,7 @@ from hush.config import NOISE_MODES, RunConfig
 from hush.core import LocalUpdate, Method, Server, Transform
 from hush.engines import charging
 from hush.engines.evaluate import refuse_broken_metrics
-from hush.engines.federation import FEDERATIONS
+from hush.engines.federation import FEDERATIONS, Remote
 from hush.engines.fingerprint import arithmetic, fingerprint
 from hush.engines.memory import chunk_size, default_memory, parse_bytes, slots
 from hush.engines.run import Identity, Placed, Privacy, Run, pick_device
@@ -28,7 +28,7 @@ from hush.names import pick
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
 from hush.privacy.ledger import Ledger
-from hush.privacy.plan import is_private, needs_noise, takes_turns
+from hush.privacy.plan import in_a_federation, is_private, needs_noise, takes_turns
 from hush.privacy.settle import Settled, settle_privacy
 from hush.privacy.shares import SecureSum, as_run, refuse_shares_without_a_secure_sum
 from hush.random import derive, keys_of
@@ -91,8 +91,8 @@ def config_of(method: Method, task: Task, cohort: Cohort, keywords: Keywords) ->
     return RunConfig.read(given | as_text | named | {"set": own})
 
 
-def assemble(config: RunConfig, method: Method, task: Task, cohort: Cohort) -> Run:
-    """Everything checked and placed; nothing trained and nothing written."""
+def assemble(config: RunConfig, method: Method, task: Task, cohort: Cohort, remote: Remote | None = None) -> Run:
+    """Everything checked and placed; nothing trained and nothing written. The clients are `remote`, or simulated here."""
     _refuse_impossible(config)
     place, summed = pick_device(config.device), SecureSum.of_config(config)
     apart = config.noise_mode == "secure" or summed is not None
@@ -105,7 +105,7 @@ def assemble(config: RunConfig, method: Method, task: Task, cohort: Cohort) -> R
     method, config = settled.method, _completed(config, settled, task)
     if settled.refused is not None:
         method = replace(method, local=_initial_round(method, data, cohort, config.seed))
-    privacy = _protection(config, settled, task, method, cohort, apart, summed)
+    privacy = _protection(config, settled, task, method, cohort, apart, summed, remote)
     data, chunk = _sized(config, data, method, apart)
     return Run(
         config=config,
@@ -192,17 +192,26 @@ def _completed(config: RunConfig, settled: Settled, task: Task) -> RunConfig:
 
 
 def _protection(
-    config: RunConfig, settled: Settled, task: Task, method: Method, cohort: Cohort, apart: bool, summed: SecureSum | None
+    config: RunConfig,
+    settled: Settled,
+    task: Task,
+    method: Method,
+    cohort: Cohort,
+    apart: bool,
+    summed: SecureSum | None,
+    remote: Remote | None,
 ) -> Privacy:
     """What is proved of the run, and who makes the sum."""
     federation, budget, count = None, Budget.of_config(config), task.train.count
     if summed is not None:
         assert config.rounds is not None
         assert task.enrolled.dim is not None
-        terms = summed.terms_of(method, cohort, count, config.dropout, task.enrolled.dim, config.rounds)
-        federation = FEDERATIONS[summed.masks](count, terms)
+        name = None if remote is None else remote.name
+        terms = summed.terms_of(method, cohort, count, config.dropout, task.enrolled.dim, config.rounds, name)
+        federation = FEDERATIONS[summed.masks](count, terms) if remote is None else remote.bind(terms)
     limit = budget.epsilon if budget is not None and settled.plan is not None else None
-    return Privacy(settled.plan, settled.refused, task.enrolled, settled.delta, limit, apart, federation)
+    plan = settled.plan if remote is None or settled.plan is None else in_a_federation(settled.plan)
+    return Privacy(plan, settled.refused, task.enrolled, settled.delta, limit, apart, federation)
 
 
 def _identity(config: RunConfig, privacy: Privacy, method: Method, task: Task, cohort: Cohort, place: torch.device) -> Identity:
@@ -220,7 +229,7 @@ def _sized(config: RunConfig, data: Placed, method: Method, apart: bool) -> tupl
     allowed = parse_bytes(config.memory) if config.memory is not None else default_memory(learner.device)
     if method.local.draws_its_own:  # half for the clients side by side, half for the gradients of their single examples
         allowed //= 2
-    chunk = config.chunk
+    chunk = config.chunk if len(train.x) else 1  # where clients are elsewhere, nobody trains here
     if chunk is None:
         chunk = (slots if apart else chunk_size)(learner, method.local, train.x, train.y, allowed)
     learner = learner.with_memory(allowed)

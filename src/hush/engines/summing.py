@@ -12,7 +12,7 @@ from hush import rows
 from hush.cohort import SecretParticipation
 from hush.core import Method, Public, Round, Shard, Trained
 from hush.engines.diagnostics import Recorder
-from hush.engines.federation import MOMENTS
+from hush.engines.federation import MOMENTS, AmortisedFederation, Federation
 from hush.engines.mixing import refuse_mixed_rows, refuse_mixed_training
 from hush.engines.run import Run, Snapshot
 from hush.errors import NoGuarantee, UsageError
@@ -32,6 +32,8 @@ class Summed(NamedTuple):
     why: str = ""
     sent: int = 0
     received: int = 0
+    tried_again: int = 0
+    """Times that it broke off before it counted, where real clients come back."""
 
 
 def plain_sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder) -> Tensor:
@@ -58,7 +60,8 @@ def secure_sum(
 
     Under secret participation everybody is asked, and those whose coin says no send their share of the noise alone.
     """
-    assert run.privacy.federation is not None
+    federation = run.privacy.federation
+    assert isinstance(federation, Federation | AmortisedFederation)
     asked = torch.arange(run.data.train.count) if isinstance(run.cohort, SecretParticipation) else ids
     coins = run.identity.secret.coins("dropout", rnd.index, len(asked)).tolist()
     share = run.config.dropout
@@ -66,7 +69,7 @@ def secure_sum(
     total, charges, paid, why = None, now.charges, False, ""
     secure = None
     try:
-        secure = run.privacy.federation.begin(rnd.index, asked.tolist(), lost)
+        secure = federation.begin(rnd.index, asked.tolist(), lost)
         secure.share()
         if secure.opens_at_once:  # with the last vector, whoever may be missing: nobody knows before
             charges, paid = pay(None), True

@@ -38,10 +38,12 @@ OWN_NOISE = (
     "that it takes part is no secret"
 )
 SECURE_SUM = "a secure sum shows the server the total alone (in this simulation the sum is plain)"
+ONE_PROCESS = " (in this simulation one process plays all clients)"
 DRAWN_SHARES = (
     "every client draws its own share of the noise and opens no sum that may hold fewer than {among:,} shares of honest clients, "
-    "which carry the noise in full (in this simulation one process plays all clients)"
-)
+    "which carry the noise in full"
+) + ONE_PROCESS
+DIFFERENT_PARTIES = "the clients of the roster are different parties, of whom the server invented none"
 SECAGG = (
     "the server {server} and learns the sum alone ({protocol}, docs/secagg.md); at most {corrupted:.0%} of a cohort tell it what "
     "they know; X25519, Ed25519, SHA-256 and AES are as strong as they are taken for"
@@ -133,6 +135,12 @@ def plan_of(
         side_data=say.SideData.PUBLIC if method.pipeline.needs_public else say.SideData.NONE,
     )
     return replace(plan, assumptions=_assumptions(plan, real))
+
+
+def in_a_federation(plan: Plan) -> Plan:
+    """The same plan, where every client runs on a machine of its own: what must be so is about them."""
+    told = tuple(line.replace(ONE_PROCESS, "") for line in plan.assumptions)
+    return replace(plan, assumptions=(*told, DIFFERENT_PARTIES))
 
 
 def smallest_cohort(cohort: Cohort, clients: int) -> int:

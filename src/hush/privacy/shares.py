@@ -116,10 +116,12 @@ class SecureSum:
             ) from None
         return agreed
 
-    def terms_of(self, method: Method, cohort: Cohort, clients: int, dropout: float, dim: int, rounds: int) -> Terms:
-        """The same for a method that runs: clients agree on its pipeline, with clip, grid and noise, and on a name of this run."""
+    def terms_of(
+        self, method: Method, cohort: Cohort, clients: int, dropout: float, dim: int, rounds: int, name: bytes | None = None
+    ) -> Terms:
+        """The same for a method that runs: clients agree on its pipeline, with clip, grid and noise, and on a name of the run."""
         message = method.uplink(dim)
-        context = hashlib.sha256(repr(method.pipeline.parts).encode()).digest() + os.urandom(16)
+        context = hashlib.sha256(repr(method.pipeline.parts).encode()).digest() + (name or os.urandom(16))
         times = cohort.most_participations(rounds, clients)
         return self.terms(cohort, clients, dropout, message.entries, message.bits, context, times)
 

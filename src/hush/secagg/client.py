@@ -73,6 +73,11 @@ class Client:
         return self._next
 
     @property
+    def prepared_rounds(self) -> frozenset[int]:
+        """The rounds whose keys were drawn and not used."""
+        return frozenset(self._prepared)
+
+    @property
     def _about(self) -> bytes:
         return self.roster.digest + self.terms.digest
 

@@ -61,6 +61,8 @@ def load_task(
         if validation:
             raise UsageError("With evaluation=clients each client keeps a tenth of its own for validation: leave validation out.")
         held = 0
+    if entry.own and not entry.train and split != "nobody":
+        raise UsageError(f"{Path(data).name} has no train table: it is for the server of a federation (hush server).")
     if entry.own and split != "natural":
         raise UsageError(f"{Path(data).name} says who its clients are: '{split}' would prove something about invented ones.")
     if entry.text and model not in (None, *entry.papers):

@@ -84,6 +84,11 @@ class Columns:
             raise UsageError(f"The columns of the table differ in length: {len(x)} inputs and {len(y)} targets.")
         return Examples(x, y)
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns that are read: those that were named, or all others of the first table."""
+        return tuple(self.features if self.features is not None else self._inputs_of_first)
+
     def width(self, frame: Frame) -> int:
         """How many inputs a model gets from each row of the clients' table."""
         _column(frame, self.client)

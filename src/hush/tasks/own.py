@@ -1,6 +1,6 @@
 """A data set of one's own, described in a TOML file: `hush run dp-fedavg --data visits.toml`.
 
-train = "visits.parquet"       # .csv, .parquet, .safetensors; a folder of such files; or hf:NAME:SPLIT
+train = "visits.parquet"       # .csv, .parquet, .safetensors; a folder of them; or hf:NAME:SPLIT (a federation's server has none)
 test = "later.csv"             # optional; without it each client keeps a tenth of its own to validate and one to test
 validation = "pilot.csv"       # optional, as is public = "...": examples of nobody who trains
 client = "hospital"            # a column; without it each file of the folder is a client
@@ -19,6 +19,7 @@ lr = 0.1
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,8 @@ class Description(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    train: str
     target: str
+    train: str | None = None
     test: str | None = None
     validation: str | None = None
     public: str | None = None
@@ -81,14 +82,14 @@ def _state(folder: Path, said: Description) -> tuple[tuple[str, int, int], ...]:
 @lru_cache(maxsize=2)
 def _entry(path: Path, text: str, state: tuple[tuple[str, int, int], ...]) -> DataSet:
     said = Description.model_validate_json(text)
-    raw = _tables(said, path.parent)
+    raw = _tables(said, path.parent) if said.train is not None else _of_the_server(said, path.parent)
     clients = int(raw.owner.max()) + 1 if raw.owner is not None else 1
     return DataSet(
         name=path.stem,
         title=said.title,
         licence=said.licence,
         citation=said.title,
-        source=said.train,
+        source=said.train or "the clients of a federation",
         forms=(Form((), lambda _: raw),),
         train=len(raw.train.x),
         test=len(raw.test.x),
@@ -96,7 +97,7 @@ def _entry(path: Path, text: str, state: tuple[tuple[str, int, int], ...]) -> Da
         classes=said.classes or 1,
         model=said.model,
         clients=clients,
-        natural=clients,
+        natural=clients if said.train is not None else None,
         own=True,
         partition="natural",
         evaluation="central" if said.test is not None else "clients",
@@ -122,51 +123,72 @@ def _description(path: Path) -> Description:
         raise DataError(f"{path} cannot be read: {error}.") from None
 
 
+def _of_the_server(said: Description, folder: Path) -> Raw:
+    """The examples of nobody that the server of a federation has; its clients' own are elsewhere."""
+    _, held = _held(said, folder)
+    like = held["test"]
+    assert like is not None
+    return Raw(Examples(like.x[:0], like.y[:0]), like, None, None, (), held["validation"], held["public"])
+
+
+def columns_of(path: Path) -> Columns:
+    """Which columns a description reads, every one by its name."""
+    return _held(_description(path), path.parent)[0]
+
+
+def _held(said: Description, folder: Path) -> tuple[Columns, dict[str, Examples | None]]:
+    if said.test is None:
+        raise UsageError("Without a train table there must be a test table, whose rows are nobody's: test = ...")
+    columns, held = Columns(said.client or _FILE_NAME, said.target, said.features, said.categories), {}
+    for part, name in (("test", said.test), ("validation", said.validation), ("public", said.public)):
+        held[part] = None if name is None else shaped(columns.examples(table(name, folder)), said.target, said.classes, part)
+    return replace(columns, features=columns.inputs), held
+
+
 def _tables(said: Description, folder: Path) -> Raw:
     """Both tables, and whose each row is."""
+    assert said.train is not None
     if said.client is None and not (folder / said.train).is_dir():
         raise UsageError("Say which column is the client (client = ...), or let train be a folder with one file for each client.")
     columns = Columns(said.client or _FILE_NAME, said.target, said.features, said.categories)
-    train = _table(said.train, folder, by_file=said.client is None)
+    train = table(said.train, folder, by_file=said.client is None)
     names, owner = columns.owners(train)
-    learned = _shaped(columns.examples(train), said, "train")
+    learned = shaped(columns.examples(train), said.target, said.classes, "train")
     test, whose = Examples(learned.x[:0], learned.y[:0]), None if said.test else owner[:0]
     if said.test is not None:
-        held = _table(said.test, folder, by_file=said.client is None)
+        held = table(said.test, folder, by_file=said.client is None)
         whose = columns.owners(held, names)[1] if columns.client in column_names(held) else None
-        test = _shaped(columns.examples(held), said, "test")
+        test = shaped(columns.examples(held), said.target, said.classes, "test")
 
     def nobodys(name: str | None, part: str) -> Examples | None:
-        return None if name is None else _shaped(columns.examples(_table(name, folder, by_file=False)), said, part)
+        return None if name is None else shaped(columns.examples(table(name, folder)), said.target, said.classes, part)
 
     return Raw(learned, test, owner, whose, names, nobodys(said.validation, "validation"), nobodys(said.public, "public"))
 
 
-def _shaped(examples: Examples, said: Description, part: str) -> Examples:
+def shaped(examples: Examples, target: str, classes: int | None, part: str) -> Examples:
     """Targets as the loss takes them: class numbers, or one number in a row of its own."""
     x, y = examples
-    if said.classes is None and not y.is_floating_point() and len(kinds := torch.unique(y)) <= 20:
+    if classes is None and not y.is_floating_point() and len(kinds := torch.unique(y)) <= 20:
         raise UsageError(
-            f"The target '{said.target}' holds {len(kinds)} whole numbers: say classes = {int(kinds.max()) + 1} where they are "
+            f"The target '{target}' holds {len(kinds)} whole numbers: say classes = {int(kinds.max()) + 1} where they are "
             "labels, or classes = 0 where they are numbers to come close to."
         )
-    if not said.classes:
+    if not classes:
         return Examples(x, y.float().reshape(len(y), -1))
     if y.is_floating_point():
-        raise UsageError(
-            f"The target '{said.target}' holds fractions, and classes = {said.classes} are whole numbers: leave it out."
-        )
-    wrong = (y < 0) | (y >= said.classes)
+        raise UsageError(f"The target '{target}' holds fractions, and classes = {classes} are whole numbers: leave it out.")
+    wrong = (y < 0) | (y >= classes)
     if bool(wrong.any()):
         row = int(wrong.reshape(len(wrong), -1).any(1).nonzero()[0, 0])
         raise UsageError(
-            f"Row {row} of the {part} table has the {said.target} {int(y[wrong][0])}: with classes = {said.classes} they go "
-            f"from 0 to {said.classes - 1}."
+            f"Row {row} of the {part} table has the {target} {int(y[wrong][0])}: with classes = {classes} they go "
+            f"from 0 to {classes - 1}."
         )
     return Examples(x, y)
 
 
-def _table(said: str, folder: Path, by_file: bool) -> Frame:
+def table(said: str, folder: Path, by_file: bool = False) -> Frame:
     """One table by name: a file, a folder of files (each row with its file's name), or a data set of Hugging Face's."""
     if said.startswith("hf:"):
         return _hugging_face(said)

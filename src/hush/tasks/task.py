@@ -170,7 +170,7 @@ class Task:
         tells how many of the examples of nobody would be met there, too; more than that, by five deviations, were taken.
         """
         parts = self._nobodys(torch.float32)
-        if not parts:
+        if not parts or not len(self.train.x):
             return
         train = self.placed_train("cpu", torch.float32)
         own = row_marks(train.x)

@@ -1,0 +1,131 @@
+"""`hush federation`: who belongs to it, and keys that nobody else has seen."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hush.cli.console import print_json, say
+from hush.cli.options import Json, RunFlags, takes_flags
+from hush.plugins import is_in_file
+
+federation = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A real federation: enrol clients, compare rosters.")
+
+Folder = Annotated[Path, typer.Argument(help="The server's folder.")]
+
+
+@federation.command("init")
+def init(
+    folder: Folder,
+    address: Annotated[str, typer.Option("--address", help="Where clients reach the server: HOST:PORT.")],
+    name: Annotated[str | None, typer.Option("--name", help="Of the federation [default: the folder's].")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and node authentication.")] = False,
+) -> None:
+    """Make the server's keys and certificates, and the invitation that clients enrol with."""
+    from hush.federation.folders import INVITATION, ServerFolder
+
+    made = ServerFolder.init(folder, name or folder.resolve().name, address, insecure)
+    print(
+        f"{made.path / INVITATION} invites clients to {made.invitation.name} at {made.invitation.address}. Nothing in it is secret."
+    )
+    say("Next, at each client: hush federation enroll --invitation invitation.json --name NAME")
+
+
+@federation.command("enroll")
+def enroll(
+    invitation: Annotated[Path, typer.Option("--invitation", help="The server's invitation.json.")],
+    name: Annotated[str, typer.Option("--name", help="What others shall call this client.")],
+    out: Annotated[Path | None, typer.Option("--out", help="The client's folder [default: the name].")] = None,
+) -> None:
+    """On the client: make its keys here, and a card that shows the public ones."""
+    from hush.federation.folders import ClientFolder
+
+    made = ClientFolder.enroll(out or Path(name), invitation, name)
+    print(f"{made.path / 'card.json'} is for the server: hush federation admit DIR card.json. The keys stay in {made.path}.")
+
+
+@federation.command("admit")
+def admit(folder: Folder, cards: Annotated[list[Path], typer.Argument(help="Clients' cards.")]) -> None:
+    """On the server: take clients into the roster."""
+    from hush.federation.folders import ServerFolder, read_text
+    from hush.federation.members import Card
+
+    server = ServerFolder.of(folder)
+    for path in cards:
+        server.admit(Card.read(read_text(path), str(path)))
+    _tell(folder)
+
+
+@federation.command("remove")
+def remove(folder: Folder, name: Annotated[str, typer.Argument(help="The client.")]) -> None:
+    """On the server: take a client out of the roster. Runs under the old roster do not go on; what they spent stays spent."""
+    from hush.federation.folders import ServerFolder
+
+    ServerFolder.of(folder).remove(name)
+    _tell(folder)
+    say("Everybody agrees to the new roster when the next run is proposed. What runs spent so far is in their ledgers, and counts.")
+
+
+@federation.command("status")
+def status(folder: Folder, as_json: Json = False) -> None:
+    """Who belongs to the federation, and what the server last knew of each."""
+    from hush.federation.folders import ServerFolder
+
+    server = ServerFolder.of(folder)
+    members, path = server.members, folder / "status.json"
+    last = json.loads(path.read_text()) if path.is_file() else {}
+    clients = last.get("clients", {})
+    if as_json:
+        told = {"name": server.invitation.name, "address": server.invitation.address, "fingerprint": members.fingerprint}
+        print_json(told | {"clients": {name: clients.get(name) for name in members.names}, "server": last})
+        return
+    _tell(folder)
+    for name in members.names:
+        print(f"  {name}: {clients.get(name, 'not seen yet')}")
+    if last:
+        ago = max(0, round(time.time() - last.get("time", 0)))
+        print(f"The server, {ago} s ago: {last.get('doing', 'started')}.")
+
+
+@federation.command("local")
+@takes_flags
+def local(
+    number: Annotated[int, typer.Argument(help="How many clients.")],
+    method: Annotated[str | None, typer.Argument(help="Method (hush methods lists them).")] = None,
+    processes: Annotated[int | None, typer.Option("--processes", help="Client processes [default: 4 at most].")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and node authentication.")] = False,
+    *,
+    flags: RunFlags,
+) -> None:
+    """A whole federation on this machine, for a trial: keys, TLS, client processes with their part of a data set, and a run."""
+    from hush.cli.runs import empty_folder
+    from hush.cli.server import serve
+    from hush.federation import trial
+
+    asked = flags.asked(method)
+    place = empty_folder(flags.out, "federation").path.resolve()
+    made = trial.make(place, number, asked, flags.data_dir, insecure)
+    say(f"{number} clients are enrolled in {place}; the roster's fingerprint: {made.members.fingerprint}")
+    code = asked.method.partition("+")[0] if is_in_file(asked.method) else None
+    started = trial.start(place, number, processes or min(number, 4), code)
+    try:
+        serve(made.path, asked, place / "run", flags.data_dir, flags.json)
+        for process in started:
+            process.wait(timeout=30)
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(timeout=30)
+
+
+def _tell(folder: Path) -> None:
+    from hush.federation.folders import ServerFolder
+
+    server = ServerFolder.of(folder)
+    members = server.members
+    print(f"{server.invitation.name}: {len(members.cards)} clients. The roster's fingerprint: {members.fingerprint}")

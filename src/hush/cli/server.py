@@ -1,0 +1,151 @@
+"""`hush server`: a method over a real federation, with the flags of `hush run`; the same folder, report and certificate."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hush.cli.console import figures, print_json, say
+from hush.cli.interrupt import heard, on_terminate
+from hush.cli.options import RunFlags, takes_flags
+from hush.cli.runs import empty_folder, write_pages
+from hush.config import CONFIG_FORMAT, RunConfig, runs_of
+from hush.engines.rundir import RunDir
+from hush.errors import UsageError
+from hush.experiment import Experiment
+
+_PROPOSAL = "proposal.json"
+
+
+@takes_flags
+def server(
+    federation: Annotated[Path, typer.Option("--federation", help="The server's folder (hush federation init).")],
+    method: Annotated[str | None, typer.Argument(help="Method (hush methods lists them).")] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this directory.")] = None,
+    bind: Annotated[str | None, typer.Option("--bind", help="Listen on this address [default: the clients' host].")] = None,
+    deadline: Annotated[float, typer.Option("--deadline", help="Seconds that a client may take, training included.")] = 600.0,
+    patience: Annotated[float, typer.Option("--patience", help="Seconds to wait for clients that are missing.")] = 900.0,
+    *,
+    flags: RunFlags,
+) -> None:
+    """Run a method over real clients: the sum is secure, the noise is theirs, and this server sees sums alone."""
+    if resume is not None and (method is not None or flags.typed):
+        raise UsageError("--resume goes on with a run as it was begun: leave the method and the other flags out.")
+    if flags.seeds > 1:
+        raise UsageError("A federation trains one model at a time: leave --seeds out.")
+    asked = None if resume is not None else flags.asked(method)
+    serve(federation, asked, resume or flags.out, flags.data_dir, flags.json, bind, deadline, patience)
+
+
+def serve(
+    federation: Path,
+    asked: RunConfig | None,
+    place: Path | None,
+    data_dir: Path | None,
+    as_json: bool,
+    bind: str | None = None,
+    deadline: float = 600.0,
+    patience: float = 900.0,
+) -> None:
+    """The run that was asked for, in the folder `place`; or, where nothing was, the one that lies there."""
+    from hush.engines.flower.superlink import SuperLink
+    from hush.engines.simulation import train
+    from hush.federation.folders import ServerFolder, write_text
+    from hush.federation.proposal import Proposal
+    from hush.federation.propose import propose, ready, resolved, task_of
+    from hush.federation.server import Patience, RemoteFederation, Unreachable
+
+    on_terminate()
+    home = ServerFolder.of(federation)
+    members = home.members
+    if len(members.cards) < 3:
+        raise UsageError(f"The roster has {len(members.cards)} clients, and a sum hides its parts from three on: admit more.")
+    if asked is None:
+        assert place is not None
+        folder = RunDir(place)
+        proposal = _as_kept(folder)
+        if proposal.members != members:
+            raise UsageError("The roster has changed since this run began, and its clients agreed to that one: start a new run.")
+        task = task_of(Experiment.of(runs_of(folder)[0]), data_dir)
+    else:
+        experiment = resolved(asked, members)
+        task = task_of(experiment, data_dir)
+        proposal = propose(experiment, task, members)
+        folder = empty_folder(place, experiment.method.name)
+    status = _Status(federation)
+    with SuperLink(home, members, folder.path / "flower", bind, say) as carrier:
+
+        def remote(proposed: Proposal) -> RemoteFederation:
+            return RemoteFederation(home.identity, proposed, carrier, Patience(deadline, absent=patience), say, status.clients)
+
+        run, clients = ready(proposal, task, home.invitation.insecure, remote)
+        if not folder.started:
+            folder.write_json(
+                "config.json", {"format": CONFIG_FORMAT, "runs": [proposal.run.to_dict()], "seeds": 1, "data_dir": None}
+            )
+            write_text(folder.path / _PROPOSAL, proposal.to_json())
+        say(f"The roster's fingerprint: {members.fingerprint}. Clients connect to {home.invitation.address}.")
+        try:
+            result = train(run, out=folder.path, resume=True, on_round=_progress(status, run.rounds))
+        except (KeyboardInterrupt, Unreachable):
+            say(f"What was done is kept. Go on with: hush server --federation {federation} --resume {folder.path}")
+            raise
+        write_pages(folder, result)
+        status.doing("the run is over")
+        clients.finish()
+    if as_json:
+        print_json(result.to_dict())
+        return
+    print(result.sentence() + ".")
+    say(f"Everything is in {folder.path}")
+
+
+def _progress(status: _Status, rounds: int) -> Callable[[dict[str, Any]], None]:
+    """A line a round: what took minutes is worth one."""
+    last = time.monotonic()
+
+    def on_round(record: dict[str, Any]) -> None:
+        nonlocal last
+        if heard():
+            raise KeyboardInterrupt
+        now = time.monotonic()
+        again = f"  after {record['tried_again']} that broke off" if record.get("tried_again") else ""
+        told = f"round {record['round']} of {rounds}: {figures(record)}{again}  {now - last:.1f} s"
+        last = now
+        say(told)
+        status.doing(told)
+
+    return on_round
+
+
+class _Status:
+    """`status.json`, for `hush federation status`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._told = folder / "status.json", {"doing": "waiting for clients"}
+
+    def clients(self, told: dict[str, Any]) -> None:
+        self._write(told)
+
+    def doing(self, what: str) -> None:
+        self._write({"doing": what})
+
+    def _write(self, told: dict[str, Any]) -> None:
+        from hush.federation.folders import write_text
+
+        self._told = self._told | told | {"time": time.time()}
+        write_text(self._path, json.dumps(self._told, indent=2) + "\n")
+
+
+def _as_kept(folder: RunDir) -> Any:
+    from hush.federation.folders import read_text
+    from hush.federation.proposal import Proposal
+
+    if not folder.path.is_dir() or not (folder.path / _PROPOSAL).is_file():
+        raise UsageError(f"{folder.path} holds no run of a federation.")
+    return Proposal.read(read_text(folder.path / _PROPOSAL))

@@ -1,0 +1,102 @@
+"""Flower's own processes: started with nothing of ours in their environment, ended with us, whatever becomes of us."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+from hush.errors import UsageError
+
+_STOPPING = 10.0
+
+
+def check_flower() -> None:
+    """Flower is an extra."""
+    try:
+        from importlib import metadata
+
+        metadata.version("flwr")
+    except metadata.PackageNotFoundError:
+        raise UsageError("A federation is carried by Flower, which is not installed: pip install 'hush-fl[federation]'.") from None
+
+
+def free_port() -> int:
+    """One that nobody listens on, on this machine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def environment(home: Path) -> dict[str, str]:
+    """What Flower's processes may know: where programs are, and where they may write."""
+    own = {key: os.environ[key] for key in ("LANG", "LC_ALL", "TZ") if key in os.environ}
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    return own | {
+        "PATH": path,
+        "HOME": str(home),
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    }
+
+
+def start(command: list[str], home: Path, log: IO[bytes], user: str | None = None) -> subprocess.Popen[bytes]:
+    """A process of Flower's in a folder of its own; as another `user`, where one is given."""
+    own = [sys.executable, str(Path(__file__)), user or "", *command]
+    return subprocess.Popen(
+        own, cwd=home, env=environment(home), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+    )
+
+
+def stop(process: subprocess.Popen[bytes] | None) -> None:
+    """End it and all that it started."""
+    if process is None:
+        return
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        until = time.monotonic() + _STOPPING
+        while time.monotonic() < until:
+            if process.poll() is not None and not _left(process.pid):
+                return
+            time.sleep(0.05)
+
+
+def _left(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _become() -> None:
+    """Run as `python process.py USER COMMAND ...`: end with the parent, be another user, and become the command."""
+    user, command = sys.argv[1], sys.argv[2:]
+    parent = os.getppid()
+    if user:
+        entry = pwd.getpwnam(user)
+        os.setgroups([])
+        os.setgid(entry.pw_gid)
+        os.setuid(entry.pw_uid)
+    if sys.platform == "linux":  # PR_SET_PDEATHSIG: a killed parent leaves nobody behind; set last, since setuid clears it
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    _become()

@@ -1,0 +1,247 @@
+"""The server's side of Flower: its SuperLink, its nodes, and the relay that brings letters to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hush.engines.flower import frames, process
+from hush.engines.flower.bundles import bundle, unbundle
+from hush.errors import HushError
+from hush.federation import letters as written
+from hush.federation.folders import ServerFolder, split_address
+from hush.federation.letters import BadLetter
+from hush.federation.members import Members
+
+_START = 90.0
+_WHO = 20.0
+"""Seconds before a node is asked again whom it answers for."""
+
+
+class SuperLink:
+    """A `Carrier` over Flower. Its processes are started here, watched, and started again where they end."""
+
+    def __init__(
+        self, folder: ServerFolder, members: Members, logs: Path, bind: str | None = None, tell: Callable[[str], None] = print
+    ) -> None:
+        process.check_flower()
+        self._folder, self._members, self._logs, self._tell = folder, members, logs, tell
+        self._insecure = folder.invitation.insecure
+        self._host, self._port = split_address(folder.invitation.address)
+        self._bind = bind or self._host
+        self._place = Path(tempfile.mkdtemp(prefix="hush-server-"))
+        self._answers: queue.Queue[bytes] = queue.Queue()
+        self._nodes: set[int] = set()
+        self._clients: dict[bytes, int] = {}
+        self._asked: dict[int, float] = {}
+        self._link: socket.socket | None = None
+        self._sending = threading.Lock()
+        self._number = 0
+        self._superlink: subprocess.Popen[bytes] | None = None
+        self._closing = False
+        self._asking: dict[str, int] = {}
+        """Nodes that were asked whom they answer for, by the letter."""
+
+    # -- processes -----------------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> SuperLink:
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _begin(self) -> None:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        with (self._logs / "superlink.log").open("ab") as log:
+            self._superlink = process.start(self._command(), self._place, log)
+        self._wait_for_port()
+        self._write_connection()
+        self._register()
+        self._run()
+
+    def _command(self) -> list[str]:
+        own = ["flower-superlink", "--host", self._bind, "--port", str(self._port)]
+        if self._insecure:
+            return [*own, "--insecure"]
+        place = self._folder.path.resolve()
+        keys = ["--ssl-ca-certfile", f"{place / 'ca.crt'}", "--ssl-certfile", f"{place / 'server.crt'}"]
+        return [*own, *keys, "--ssl-keyfile", f"{place / 'server.key'}", "--enable-supernode-auth"]
+
+    def _wait_for_port(self) -> None:
+        until = time.monotonic() + _START
+        while time.monotonic() < until:
+            if self._superlink is not None and self._superlink.poll() is not None:
+                raise HushError(f"Flower's SuperLink ended at once; {self._logs / 'superlink.log'} says why.")
+            with socket.socket() as probe:
+                probe.settimeout(1.0)
+                if probe.connect_ex((self._here, self._port)) == 0:
+                    return
+            time.sleep(0.2)
+        raise HushError(f"Flower's SuperLink does not listen on port {self._port} after {_START:.0f} s.")
+
+    @property
+    def _here(self) -> str:
+        """Where this machine reaches its own SuperLink."""
+        return "127.0.0.1" if self._bind in ("0.0.0.0", "::", "localhost") else self._bind
+
+    def _write_connection(self) -> None:
+        ca = json.dumps(str(self._folder.path.resolve() / "ca.crt"))
+        how = "insecure = true" if self._insecure else f"root-certificates = {ca}"
+        text = f'[superlink]\ndefault = "hush"\n\n[superlink.hush]\naddress = "{self._here}:{self._port}"\n{how}\n'
+        (self._place / "config.toml").write_text(text)
+
+    def _flwr(self, *arguments: str) -> str:
+        """A command of Flower's own."""
+        around = process.environment(self._place)
+        done = subprocess.run(
+            ["flwr", *arguments], cwd=self._place, env=around, timeout=_START, capture_output=True, text=True, check=False
+        )
+        with (self._logs / "flwr.log").open("a") as log:
+            log.write(f"$ flwr {' '.join(arguments)}\n{done.stdout}{done.stderr}\n")
+        if done.returncode:
+            last = (done.stdout + done.stderr).strip().splitlines()
+            raise HushError(f"flwr {' '.join(arguments[:2])} failed: {last[-1] if last else 'it does not say why'}")
+        return done.stdout
+
+    def _register(self) -> None:
+        if self._insecure:
+            return
+        for number, card in enumerate(self._members.cards):
+            key = self._place / f"node-{number}.pub"
+            key.write_text(card.node + "\n")
+            self._flwr("supernode", "register", str(key), "hush")
+
+    def _run(self) -> None:
+        """Start the relay, and wait until it speaks."""
+        place = self._place / "relay"
+        place.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(place))
+            place.chmod(0o600)
+            door.listen(1)
+            door.settimeout(_START)
+            app = self._place / "app"
+            if not app.exists():
+                shutil.copytree(Path(__file__).parent / "app", app, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copy(Path(__file__).parent / "frames.py", app / "hush_relay")
+            self._flwr("run", str(app), "hush", "--run-config", f"socket={json.dumps(str(place))}")
+            try:
+                link, _ = door.accept()
+            except TimeoutError:
+                raise HushError(f"Flower's ServerApp did not start; see {self._logs}.") from None
+        link.settimeout(None)
+        self._link = link
+        threading.Thread(target=self._listen, args=(link,), name="hush-relay", daemon=True).start()
+
+    def _listen(self, link: socket.socket) -> None:
+        """What the relay brings: nodes that come and go, and bundles of answers."""
+        try:
+            while (frame := frames.receive(link)) is not None:
+                head, body = frame
+                if "nodes" in head:
+                    self._nodes = set(head["nodes"])
+                elif "error" not in head:
+                    for raw in unbundle(body):
+                        self._heard(raw)
+        except (OSError, ValueError, KeyError):
+            pass
+        self._nodes = set()
+        self._link = None
+
+    def _heard(self, raw: bytes) -> None:
+        try:
+            key = written.claimed_key(raw)
+            if key in self._members.roster.numbers:
+                answer = written.read(raw, key)
+                if answer.head.get("kind") != "here":
+                    self._answers.put(raw)
+                elif (node := self._asking.get(str(answer.head.get("re")))) is not None:
+                    self._clients[key] = node
+        except BadLetter:
+            return
+
+    def _supervise(self) -> None:
+        """Start again what has ended."""
+        if self._closing or self._link is not None:
+            return
+        self._tell("Flower's server has ended: it is started again")
+        process.stop(self._superlink)
+        self._clients.clear()
+        self._asked.clear()
+        self._begin()
+
+    # -- the carrier ---------------------------------------------------------------------------------------------------------------
+
+    def reachable(self) -> set[bytes]:
+        self._supervise()
+        nodes = self._nodes
+        known = set(self._clients.values())
+        for node in nodes:
+            if node not in known and time.monotonic() - self._asked.get(node, -_WHO) >= _WHO:
+                self._ask_who(node)
+        return {key for key, node in self._clients.items() if node in nodes}
+
+    def _ask_who(self, node: int) -> None:
+        self._asked[node] = time.monotonic()
+        letter = written.write(self._folder.identity, {"kind": "who", "nonce": os.urandom(16).hex()})
+        self._asking = {**self._asking, written.name_of(letter): node}
+        self._push(node, [letter], _WHO)
+
+    def send(self, letters: Mapping[bytes, bytes], ttl: float) -> None:
+        by_node: dict[int, list[bytes]] = {}
+        for key, letter in letters.items():
+            if key in self._clients:
+                by_node.setdefault(self._clients[key], []).append(letter)
+        for node, bundled in by_node.items():
+            self._push(node, bundled, ttl)
+
+    def _push(self, node: int, letters: list[bytes], ttl: float) -> None:
+        link = self._link
+        if link is None:
+            return
+        self._number += 1
+        try:
+            with self._sending:
+                frames.send(link, {"id": self._number, "node": node, "ttl": ttl}, bundle(letters))
+        except OSError:
+            return
+
+    def receive(self, timeout: float) -> list[bytes]:
+        found: list[bytes] = []
+        try:
+            found.append(self._answers.get(timeout=timeout))
+            while True:
+                found.append(self._answers.get_nowait())
+        except queue.Empty:
+            return found
+
+    def close(self) -> None:
+        """End everything that was started here."""
+        self._closing = True
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        process.stop(self._superlink)
+        shutil.rmtree(self._place, ignore_errors=True)
+
+
+def told_by(folder: Path) -> dict[str, Any] | None:
+    """What the server of this folder last said of itself."""
+    path = folder / "status.json"
+    return json.loads(path.read_text()) if path.is_file() else None

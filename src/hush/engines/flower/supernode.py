@@ -1,0 +1,151 @@
+"""A client's side of Flower: a socket that letters come in by, and the SuperNode that brings them, started again where it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from hush.engines.flower import frames, process
+from hush.engines.flower.bundles import MOST, bundle, unbundle
+from hush.errors import HushError
+from hush.federation.folders import ClientFolder
+from hush.federation.letters import BadLetter
+from hush.federation.member import Member
+
+_LINKS = 8
+"""Bundles that are worked on at once; who asks for more is hung up on."""
+_IDLE = 60.0
+"""Seconds that a bundle may take to come in."""
+_BACKOFF = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+
+
+class Door:
+    """Where letters come in: a Unix socket, one bundle a connection. What is no letter for a client here is not answered."""
+
+    def __init__(self, path: Path, members: Sequence[Member], mode: int = 0o600) -> None:
+        self._members = members
+        self._free = threading.Semaphore(_LINKS)
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(path))
+        path.chmod(mode)
+        self._socket.listen(2 * _LINKS)
+        threading.Thread(target=self._listen, name="hush-door", daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                link, _ = self._socket.accept()
+            except OSError:
+                return
+            if not self._free.acquire(blocking=False):
+                link.close()
+                continue
+            threading.Thread(target=self._serve, args=(link,), daemon=True).start()
+
+    def _serve(self, link: socket.socket) -> None:
+        try:
+            with link:
+                link.settimeout(_IDLE)
+                frame = frames.receive(link)
+                if frame is not None:
+                    frames.send(link, {}, bundle(self._answers(unbundle(frame[1])[:MOST])))
+        except (OSError, ValueError, RecursionError, MemoryError):
+            return  # whoever it was, it was no relay
+        finally:
+            self._free.release()
+
+    def _answers(self, letters: list[bytes]) -> list[bytes]:
+        """Of each client that lives here, to what is for it."""
+        answers = []
+        for letter in letters:
+            for member in self._members:
+                try:
+                    answers.append(member.answer(letter))
+                except (BadLetter, HushError, ValueError):
+                    continue
+        return answers
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class SuperNode:
+    """Flower's SuperNode beside `hush client`, without its data, its keys or its environment."""
+
+    def __init__(
+        self,
+        folder: ClientFolder,
+        members: Sequence[Member],
+        logs: Path,
+        user: str | None = None,
+        tell: Callable[[str], None] = print,
+    ) -> None:
+        process.check_flower()
+        self._folder, self._logs, self._user, self._tell = folder, logs, user, tell
+        self._invitation = folder.invitation
+        self._place = Path(tempfile.mkdtemp(prefix="hush-client-"))
+        home = self._place / "flower"
+        home.mkdir()
+        (home / "ca.crt").write_text(self._invitation.ca)
+        shutil.copy(folder.path / "node.key", home / "node.key")  # the node's own: it opens nothing of Hush's
+        self._home, self._socket = home, self._place / "letters"
+        mode = 0o600
+        if user is not None:
+            entry = pwd.getpwnam(user)
+            for path in (self._place, home, home / "ca.crt", home / "node.key"):
+                os.chown(path, entry.pw_uid, entry.pw_gid)
+            os.chown(self._place, 0, entry.pw_gid)
+            self._place.chmod(0o710)
+            mode = 0o660
+        self._door = Door(self._socket, members, mode=mode)
+        if user is not None:
+            os.chown(self._socket, 0, pwd.getpwnam(user).pw_gid)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closing = threading.Event()
+
+    def __enter__(self) -> SuperNode:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        threading.Thread(target=self._watch, name="hush-supernode", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._closing.set()
+        process.stop(self._process)
+        self._door.close()
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    def _watch(self) -> None:
+        """Start it, and again whenever it ends: Flower lets a node that was killed back in after about a minute."""
+        tries = 0
+        while not self._closing.is_set():
+            began = time.monotonic()
+            with (self._logs / "supernode.log").open("ab") as log:
+                self._process = process.start(self._command(), self._home, log, self._user)
+            while self._process.poll() is None and not self._closing.wait(0.5):
+                pass
+            if self._closing.is_set():
+                return
+            process.stop(self._process)
+            tries = 0 if time.monotonic() - began > 120 else tries + 1
+            pause = _BACKOFF[min(tries, len(_BACKOFF) - 1)]
+            self._tell(f"the connection to {self._invitation.address} is lost; trying again in {pause:.0f} s")
+            self._closing.wait(pause)
+
+    def _command(self) -> list[str]:
+        config = f"hush-socket={json.dumps(str(self._socket))}"
+        own = ["flower-supernode", "--superlink", self._invitation.address, "--host", "127.0.0.1"]
+        own += ["--port", str(process.free_port()), "--node-config", config]
+        if self._invitation.insecure:
+            return [*own, "--insecure"]
+        keys = ["--root-certificates", str(self._home / "ca.crt"), "--auth-supernode-private-key", str(self._home / "node.key")]
+        return [*own, *keys]

@@ -1,0 +1,124 @@
+"""Does a client take part? What a proposal means, in words; and a policy that says yes or no where nobody is there to ask."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hush.errors import DataError, UsageError
+from hush.federation.folders import read_text
+from hush.federation.proposal import Agreement
+from hush.names import pick
+from hush.privacy.certificate import statement
+from hush.privacy.guarantee import at_least
+from hush.secagg.parameters import THREATS
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a client agrees to without being asked: `policy.toml`. What is left out is not limited, but for epsilon."""
+
+    epsilon: float = 10.0
+    """The greatest, for the whole run."""
+    delta: float = 0.01
+    methods: tuple[str, ...] | None = None
+    smallest_cohort: int = 3
+    participations: int | None = None
+    rounds: int | None = None
+    features: tuple[str, ...] | None = None
+    """The columns that may be read, the target not counted."""
+    target: str | None = None
+    threat: str | None = None
+    """`malicious`: only where the sum is safe from a server that lies."""
+    roster: str | None = None
+    """The roster's fingerprint."""
+
+    @staticmethod
+    def read(path: Path) -> Policy:
+        try:
+            value = tomllib.loads(read_text(path))
+        except tomllib.TOMLDecodeError as error:
+            raise DataError(f"{path} is not valid TOML: {error}.") from error
+        kinds: dict[str, Any] = {"epsilon": (int, float), "delta": (int, float), "methods": list, "features": list}
+        kinds |= dict.fromkeys(("smallest_cohort", "participations", "rounds"), int) | dict.fromkeys(
+            ("target", "threat", "roster"), str
+        )
+        for key, given in value.items():
+            pick(dict.fromkeys(f.name for f in fields(Policy)), key, f"key in {path.name}")
+            if not isinstance(given, kinds[key]) or isinstance(given, bool):
+                raise UsageError(f"{key} in {path.name} cannot be {given!r}.")
+        lists: dict[str, Any] = {key: tuple(value[key]) for key in ("methods", "features") if key in value}
+        return Policy(**value | lists)
+
+    def objection(self, told: Agreement) -> str | None:
+        """Why this client does not take part; None where it does."""
+        proof, run = told.proof, told.run
+        if proof is None or proof.server is None:
+            return f"nothing is proved against the server: {told.refused or (proof.no_server if proof else 'there is no noise')}"
+        limits = (
+            ("epsilon", proof.server.epsilon, self.epsilon),
+            ("delta", proof.server.delta, self.delta),
+            ("the number of sums that this client is in", told.participations, self.participations),
+            ("the number of rounds", run.rounds or 0, self.rounds),
+        )
+        for name, value, most in limits:
+            if most is not None and value > most:
+                return f"{name} would be {at_least(value)}, and {most:g} is the most"
+        if told.terms.smallest < self.smallest_cohort:
+            return f"a sum would be over {told.terms.smallest} clients, and {self.smallest_cohort} are the fewest"
+        examples, roster = told.proposal.examples, told.proposal.members.fingerprint
+        read = examples.features if examples.features is not None else ("(all columns)",)
+        allowed = (
+            ("the method", run.method, self.methods),
+            ("the target", examples.target, None if self.target is None else (self.target,)),
+            ("the roster's fingerprint", roster, None if self.roster is None else (self.roster,)),
+            ("the threat that the sum is safe from", told.terms.threat, ("malicious",) if self.threat == "malicious" else None),
+            *(("a column that is read", name, self.features) for name in read),
+        )
+        for what, proposed, known in allowed:
+            if known is not None and proposed not in known:
+                return f"{what} would be {proposed}, and may be {', '.join(known)} alone"
+        return None
+
+
+def words(told: Agreement, me: int) -> list[str]:
+    """A proposal as its client should read it before it says yes."""
+    run, terms, members = told.run, told.terms, told.proposal.members
+    message = told.method.uplink(told.proposal.parameters)
+    received = told.method.downlink_bytes(told.proposal.parameters)
+    lines = [
+        f"{run.method} trains {run.model} ({told.proposal.parameters:,} parameters) in {run.rounds} rounds.",
+        _examples(told),
+        f"The roster, with the fingerprint {members.fingerprint}, has {len(members.cards)} clients: {', '.join(members.names)}.",
+        f"You are {members.names[me]}.",
+        f"You are in at most {told.participations} sums, of at least {terms.smallest} clients each, of whom at least "
+        f"{terms.fewest(terms.smallest)} must still be there when a sum is opened.",
+        f"You send about {_size(message.bytes)} a round and receive about {_size(received)}.",
+    ]
+    if run.code is not None:
+        lines.append(f"The method is not Hush's own: {run.code}.")
+    if told.proof is None:
+        return [*lines, f"NOTHING IS PROVED: {told.refused or 'no noise is added'}"]
+    proved = told.proof.server or told.proof.guarantee
+    said = statement(proved)
+    lines += [
+        f"Protected is {said['protected']}; hidden is {said['hidden']}.",
+        f"Against {said['against']}.",
+        f"In all rounds together: epsilon {at_least(proved.epsilon)} at delta {at_least(proved.delta, 2)}.",
+        f"The server: {THREATS[terms.threat]}; at most {terms.corrupted:.0%} of a cohort help it.",
+    ]
+    if told.proof.server is None:
+        lines.append(f"AGAINST THE SERVER NOTHING IS PROVED: {told.proof.no_server}")
+    return lines + [f"Assumed: {line}." for line in proved.assumptions]
+
+
+def _examples(told: Agreement) -> str:
+    examples = told.proposal.examples
+    read = ", ".join(examples.features) if examples.features is not None else "all columns but the target"
+    return f"Read of your data: {read}; learned: {examples.target}."
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e6:.3g} MB" if count >= 1e5 else f"{count / 1e3:.3g} kB"

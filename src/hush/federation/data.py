@@ -1,0 +1,97 @@
+"""One client's own examples: a table, a folder of tables, a description of either, or a function of its own."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hush.errors import DataError, HushError, UsageError
+from hush.federation.folders import read_text
+from hush.federation.proposal import Examples, Proposal
+from hush.plugins import from_file, is_in_file
+from hush.tasks import own
+from hush.tasks.columns import Columns
+from hush.tasks.task import Task
+
+_NOBODY = "client (none)"
+
+
+def task_of(proposal: Proposal, source: str) -> Task:
+    """The proposed model on this client's own examples."""
+    x, y = read_examples(source, proposal.examples)
+    model = proposal.model()
+    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if count != proposal.parameters:
+        raise UsageError(f"The model has {count:,} parameters here, and the server says {proposal.parameters:,}.")
+    return Task(model, [(x, y)], loss=proposal.examples.loss, name=proposal.run.data, model_name=str(proposal.run.model))
+
+
+def read_examples(source: str, told: Examples) -> tuple[Tensor, Tensor]:
+    """What a client holds, in the form that was agreed on; `source` is a file, a folder, or `module:function`."""
+    if _is_function(source):
+        x, y = (torch.as_tensor(np.asarray(part)) for part in _called(source))
+    else:
+        x, y = _from_tables(Path(source), told)
+    if tuple(x.shape[1:]) != told.shape:
+        raise DataError(f"The inputs in {source} have the shape {tuple(x.shape[1:])}, and the model reads {told.shape}.")
+    wanted = getattr(torch, told.dtype)
+    if x.dtype != wanted:
+        if not wanted.is_floating_point:
+            raise DataError(f"The inputs in {source} are {x.dtype}, and the model reads {told.dtype}.")
+        x = x.to(wanted)
+    if len(x) != len(y) or not len(x):
+        raise DataError(f"{source} holds {len(x)} inputs and {len(y)} targets.")
+    return x, y
+
+
+def _is_function(source: str) -> bool:
+    return is_in_file(source) or (":" in source and not Path(source).exists() and "/" not in source)
+
+
+def _called(source: str) -> Any:
+    """What a function of the user's own returns: inputs and targets."""
+    try:
+        if is_in_file(source):
+            function = from_file(source).value
+        else:
+            module, _, name = source.partition(":")
+            function = getattr(importlib.import_module(module), name)
+        made = function()
+        if not isinstance(made, tuple | list) or len(made) != 2:
+            raise UsageError(f"{source} returns {type(made).__name__}, where a pair of inputs and targets goes.")
+        return made
+    except HushError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{source} cannot be read from: {type(error).__name__}: {error}.") from error
+
+
+def _from_tables(path: Path, told: Examples) -> tuple[Tensor, Tensor]:
+    source, folder = path.name, path.parent
+    if path.suffix == ".toml":
+        source = _described(path, told)
+    elif not path.exists():
+        raise DataError(f"There is no file or folder {path}.")
+    columns = Columns(_NOBODY, told.target, told.features, told.categories)
+    return own.shaped(columns.examples(own.table(source, folder)), told.target, 0 if told.numbers else told.classes, source)
+
+
+def _described(path: Path, told: Examples) -> str:
+    """Where the table of a description lies. What it says of columns must be what was agreed on."""
+    try:
+        value = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{path} is not valid TOML: {error}.") from error
+    if not isinstance(value.get("train"), str):
+        raise UsageError(f'{path.name} does not say where the table is: train = "visits.csv".')
+    features = None if told.features is None else list(told.features)
+    for key, agreed in (("target", told.target), ("features", features), ("categories", told.categories)):
+        if key in value and value[key] != agreed:
+            raise UsageError(f"{path.name} has {key} = {value[key]!r}, and the server proposes {agreed!r}.")
+    return str(value["train"])

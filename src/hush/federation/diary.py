@@ -1,0 +1,83 @@
+"""What a client remembers by itself, on its own disk: what it agreed to, how far each run came, and what that cost it.
+
+It is written before a word of it leaves: a client that is killed and started again repeats no round, and forgets no sum.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from hush.errors import DataError
+from hush.federation.folders import write_text
+from hush.federation.members import as_object
+from hush.federation.proposal import Agreement
+from hush.privacy.ledger import Ledger, RunAccount
+
+
+class Diary:
+    """`diary.json`, one entry a run, and `ledger.sqlite`."""
+
+    def __init__(self, folder: Path, population: str) -> None:
+        self._path, self._ledger_path, self._population = folder / "diary.json", folder / "ledger.sqlite", population
+        self._runs: dict[str, dict[str, Any]] = {}
+        if self._path.exists():
+            try:
+                text = self._path.read_text()
+            except OSError as error:
+                raise DataError(f"{self._path} cannot be read: {error.strerror}.") from error
+            self._runs = as_object(text, str(self._path))
+
+    def knows(self, digest: bytes) -> bool:
+        """Whether this client said yes to this very proposal."""
+        return digest.hex() in self._runs
+
+    def agreed(self, told: Agreement) -> None:
+        run = told.run
+        entry = {
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "method": run.method,
+            "rounds": run.rounds,
+            "next_round": 0,
+            "opened": 0,
+        }
+        self._runs[told.proposal.digest.hex()] = entry | {"roster": told.proposal.members.fingerprint, "over": False}
+        self._write()
+
+    def standing(self, digest: bytes) -> tuple[int, int]:
+        """The next round of the secure sum that it may join, and how many it was in."""
+        entry = self._runs[digest.hex()]
+        return int(entry["next_round"]), int(entry["opened"])
+
+    def note(self, digest: bytes, next_round: int, opened: int) -> None:
+        self._change(digest, next_round=next_round, opened=opened)
+
+    def over(self, digest: bytes) -> None:
+        self._change(digest, over=True)
+
+    def charge(self, told: Agreement, round: int) -> None:
+        """One sum more that was opened, in this client's own ledger; it raises where a budget there is spent."""
+        plan = told.own_plan
+        if plan is None:
+            return
+        ledger = Ledger(self._ledger_path, own=True)
+        try:
+            self._account(ledger, told).charge(round, "opened")
+        finally:
+            ledger.close()
+
+    def _account(self, ledger: Ledger, told: Agreement) -> RunAccount:
+        plan = told.own_plan
+        assert plan is not None
+        return ledger.open_run(told.proposal.name[:16], f"{self._population} of {plan.population}", plan)
+
+    def _change(self, digest: bytes, **values: Any) -> None:
+        entry = self._runs[digest.hex()]
+        if entry | values != entry:
+            entry |= values
+            self._write()
+
+    def _write(self) -> None:
+        write_text(self._path, json.dumps(self._runs, indent=2) + "\n")

@@ -1,0 +1,251 @@
+"""A client's end of a federation: what it answers to a letter. Bytes in, bytes out, and no trust in who carries them.
+
+It answers what the pinned server signed, about a run that it agreed to, and nothing else. Data, keys and noise never leave; a
+vector leaves masked by `hush.secagg`, with this client's share of the noise in it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hush.cohort import SecretParticipation
+from hush.core import Round
+from hush.engines.run import Placed, pick_device
+from hush.engines.setup import place_data
+from hush.errors import HushError, UsageError
+from hush.federation import letters
+from hush.federation.data import task_of
+from hush.federation.diary import Diary
+from hush.federation.folders import ClientFolder
+from hush.federation.letters import BadLetter, Letter
+from hush.federation.proposal import Agreement, Proposal, agree
+from hush.own import OwnSecrets
+from hush.random import derive, keys_of
+from hush.secagg import BadMessage, Client, Refused
+from hush.secret import Secret
+
+KEYS_AHEAD = 64
+"""Rounds of the secure sum that a client sends keys for at once."""
+
+Decide = Callable[[Agreement, int], "bool | str | None"]
+"""Whether to take part: True, or why not; None where nobody has said yet."""
+
+
+@dataclass
+class Joined:
+    """A run that this client takes part in."""
+
+    told: Agreement
+    number: int
+    client: Client
+    data: Placed
+    own: Secret | None = None
+    """Only where noise comes from a seed: what every client draws from, as in simulation."""
+
+
+class Member:
+    """One client of a federation. `decide` is its consent, `source` its data."""
+
+    def __init__(
+        self, folder: ClientFolder, source: str, decide: Decide, own_code: str | None = None, say: Callable[[str], None] = print
+    ) -> None:
+        self._folder, self._source, self._decide, self._own_code, self._say = folder, source, decide, own_code, say
+        self._identity, self._server = folder.identity, folder.invitation.server
+        self.name = folder.card.name
+        self._diary = Diary(folder.path, folder.invitation.name)
+        self._joined: Joined | None = None
+        self._lock = threading.Lock()
+        self.over = threading.Event()
+        """Set when the server says that the run is over."""
+
+    @property
+    def key(self) -> bytes:
+        return self._identity.public
+
+    def answer(self, letter: bytes) -> bytes:
+        """The answer to a letter; `BadLetter` where it deserves none."""
+        told = letters.read(letter, self._server)
+        kind = told.text("kind")
+        if kind == "who":  # whom this machine answers for; it binds nobody to anything
+            return self._write(told, {"kind": "here", "name": self.name})
+        if bytes.fromhex(told.text("key")) != self.key:
+            raise BadLetter("A letter is for another client.")
+        with self._lock:  # one at a time: a second one waits until a person or the training is done
+            try:
+                if kind == "propose":
+                    return self._consider(told)
+                if kind == "round":
+                    return self._take_part(told)
+                if kind == "over":
+                    return self._end(told)
+            except (Refused, BadMessage, UsageError) as refusal:
+                self._say(f"refused: {refusal}")
+                return self._write(told, {"kind": "refused", "why": str(refusal)})
+        raise BadLetter(f"A letter asks for {kind!r}, which a client does not do.")
+
+    # -- consent -------------------------------------------------------------------------------------------------------------------
+
+    def _consider(self, letter: Letter) -> bytes:
+        """Yes, with keys for the rounds to come; no, and why; or later."""
+        if not letter.pieces:
+            raise BadLetter("A proposal is missing.")
+        proposal = Proposal.read(_text(letter.pieces[0]))
+        if self._joined is None or self._joined.told.proposal.digest != proposal.digest:
+            told = self._understood(proposal)
+            number = proposal.members.roster.numbers[self.key]
+            if not self._diary.knows(proposal.digest):
+                said = self._decide(told, number)
+                if said is None:
+                    return self._write(letter, {"kind": "later"})
+                if said is not True:
+                    return self._write(letter, {"kind": "no", "why": str(said)})
+            try:
+                joined = self._join(told, number)
+            except HushError as error:
+                self._say(f"the data cannot be used: {error}")
+                return self._write(letter, {"kind": "no", "why": "its data are not such as the proposal describes"})
+            if not self._diary.knows(proposal.digest):
+                self._diary.agreed(told)
+            self._joined = joined
+        return self._yes(letter, self._joined)
+
+    def _understood(self, proposal: Proposal) -> Agreement:
+        members = proposal.members
+        if members.server != self._server:
+            raise UsageError("The proposal names another server than the one that invited this client.")
+        if self.key not in members.roster.numbers:
+            raise UsageError("This client is not in the roster of the proposal: it has to be admitted first.")
+        return agree(proposal, self._own_code)
+
+    def _join(self, told: Agreement, number: int) -> Joined:
+        known = self._diary.knows(told.proposal.digest)
+        next_round, opened = self._diary.standing(told.proposal.digest) if known else (0, 0)
+        run = told.run
+        task = task_of(told.proposal, self._source)
+        placed = place_data(task, pick_device("auto"), getattr(torch, run.dtype), apart=True)
+        own = None if run.noise_seed is None else Secret.of_seed(run.seed, run.noise_seed)
+        client = Client(self._identity, told.proposal.members.roster, told.terms, next_round, opened)
+        return Joined(told, number, client, placed, own)
+
+    def _yes(self, letter: Letter, joined: Joined) -> bytes:
+        keys = self._keys(joined, letter.number("round"))
+        standing = {"kind": "yes", "next": joined.client.next_round, "opened": joined.client.opened}
+        return self._write(letter, standing, [keys])
+
+    def _keys(self, joined: Joined, first: int) -> bytes:
+        """Keys for the rounds from `first` on, those included that were sent before and not used."""
+        first = max(first, joined.client.next_round)
+        drawn = joined.client.prepared_rounds
+        fresh = [round for round in range(first, first + KEYS_AHEAD) if round not in drawn]
+        if fresh:
+            joined.client.prepare(fresh)
+        return joined.client.prepared()
+
+    # -- a round -------------------------------------------------------------------------------------------------------------------
+
+    def _take_part(self, letter: Letter) -> bytes:
+        joined = self._joined
+        if joined is None or joined.told.proposal.digest.hex() != letter.text("run"):
+            raise Refused("This client has not agreed to this run, or was started again since: propose it anew.")
+        held = letter.head.get("broadcast") or []
+        tensors = sum(isinstance(item, list) for item in held)
+        values = letters.unpack(held, letter.pieces[:tensors])
+        answers, why = [], []
+        before = joined.client.opened
+        for message in letter.pieces[tensors:]:
+            try:
+                answers.append(joined.client.answer(message, lambda: self._trained(joined, letter, values)))
+                why.append("")
+            except Refused as refusal:
+                answers.append(refusal.complaint or b"")
+                why.append(str(refusal))
+            except BadMessage as error:
+                answers.append(b"")
+                why.append(str(error))
+        digest = joined.told.proposal.digest
+        if joined.client.opened > before:  # on disk, and paid for, before the server can open anything
+            self._diary.charge(joined.told, joined.client.opened)
+        self._diary.note(digest, joined.client.next_round, joined.client.opened)
+        for line in filter(None, why):
+            self._say(f"refused: {line}")
+        head: dict[str, Any] = {"kind": "answers", "why": why}
+        wanted = letter.head.get("keys_from")
+        if isinstance(wanted, int):
+            answers.append(self._keys(joined, wanted))
+            head["keys"] = True
+        return self._write(letter, head, answers)
+
+    def _trained(self, joined: Joined, letter: Letter, values: list[Any]) -> np.ndarray:
+        """This client's vector. What goes wrong in training may be about its data: it is said here, and not to the server."""
+        try:
+            return self._contribution(joined, letter, values)
+        except Refused:
+            raise
+        except Exception as error:
+            self._say(f"training failed: {type(error).__name__}: {error}")
+            raise Refused("This client could not train.") from None
+
+    def _contribution(self, joined: Joined, letter: Letter, values: list[Any]) -> np.ndarray:
+        """What this client adds to the sum: trained, clipped, on the grid, under its share of the noise.
+
+        Under secret participation everybody trains, and those whose coin says no send their noise alone: how long it takes tells
+        nobody which it was.
+        """
+        told, method = joined.told, joined.told.method
+        params, *public = values
+        if (
+            not isinstance(params, Tensor)
+            or params.shape != (joined.data.learner.dim,)
+            or len(public) != len(method.pipeline.parts)
+        ):
+            raise Refused("The server sends a model of another size than was agreed on.")
+        index = letter.number("index")
+        rnd = Round(index, derive(told.run.seed, 1, index), told.cohort.size)
+        place = joined.data.learner.device
+        # fresh for every sum: the same noise under two of them would be none on their difference
+        own = OwnSecrets((Secret.fresh(),)) if joined.own is None else OwnSecrets.simulated(joined.own, [joined.number])
+        shard = joined.data.train.shard(torch.zeros(1, dtype=torch.int64))
+        shard = shard._replace(own=own if method.draws_its_own else None, slots=True)
+        keys = keys_of(derive(told.run.seed, 2, index), torch.tensor([joined.number], device=place))
+        public = [value.to(place) if isinstance(value, Tensor) else value for value in public]
+        rows, _ = method.contribute(joined.data.learner, params.to(place), shard, rnd, keys, tuple(public))
+        if isinstance(told.cohort, SecretParticipation) and not self._coin(joined, index):
+            rows = torch.zeros_like(rows)
+            for station in method.pipeline.parts:
+                rows = station.cover(rows, rnd, own)
+        vector: np.ndarray = rows[0].cpu().numpy()
+        return vector
+
+    def _coin(self, joined: Joined, index: int) -> bool:
+        """Whether this client's data are in this sum: nobody else ever knows."""
+        clients, size = len(joined.told.proposal.members.cards), joined.told.cohort.size
+        if joined.own is not None:
+            return bool(joined.own.coins("cohort", index, clients)[joined.number] < size / clients)
+        return secrets.SystemRandom().random() < size / clients
+
+    def _end(self, letter: Letter) -> bytes:
+        joined = self._joined
+        if joined is not None and joined.told.proposal.digest.hex() == letter.text("run"):
+            self._diary.over(joined.told.proposal.digest)
+            self._say(f"the run is over; this client was in {joined.client.opened} sums")
+            self._joined = None
+        self.over.set()
+        return self._write(letter, {"kind": "bye"})
+
+    def _write(self, letter: Letter, head: dict[str, Any], pieces: list[bytes] | None = None) -> bytes:
+        return letters.write(self._identity, head | {"re": letter.name, "key": self.key.hex()}, pieces or [])
+
+
+def _text(piece: bytes) -> str:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        raise BadLetter("A proposal is not text.") from None

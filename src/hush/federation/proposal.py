@@ -1,0 +1,212 @@
+"""What a server proposes to its clients: a run as one piece of data, what examples look like, and who belongs to it.
+
+Both sides make the method, the plan and the terms of the secure sum from it by themselves (`agree`). Its digest is part of the
+terms: a server that runs anything else cannot even address a client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from hush import methods
+from hush.cohort import Cohort, Rotation, SecretParticipation, make_cohort
+from hush.config import RunConfig
+from hush.core import Method
+from hush.errors import DataError, HushError, NoGuarantee, UsageError
+from hush.federation.members import Members, as_object
+from hush.plugins import code_of, is_in_file, shown
+from hush.privacy.guarantee import Budget
+from hush.privacy.plan import in_a_federation
+from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
+from hush.privacy.shares import SecureSum, as_run
+from hush.privacy.vocabulary import Enrolled, Plan
+from hush.random import derive
+from hush.secagg.terms import Terms
+from hush.tasks.models import build_model
+from hush.tasks.models.pixels import on_pixels
+from hush.version import __version__
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What one client's examples look like: how its table is read, and what the model is made for."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    classes: int
+    target: str = "y"
+    features: tuple[str, ...] | None = ("x",)
+    categories: dict[str, list[Any]] = field(default_factory=dict)
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    numbers: bool = False
+    """Whether the target is a number to come close to, and not a class."""
+
+    @property
+    def loss(self) -> nn.Module | None:
+        return nn.MSELoss() if self.numbers else None
+
+    @staticmethod
+    def of(value: Any) -> Examples:
+        tuples = {key: tuple(value[key]) for key in ("shape", "mean", "std")}
+        features = None if value["features"] is None else tuple(value["features"])
+        return Examples(**value | tuples | {"features": features})
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A run that is proposed. `run` has every default filled in, the noise too."""
+
+    run: RunConfig
+    examples: Examples
+    parameters: int
+    members: Members
+    name: str = field(default_factory=lambda: os.urandom(16).hex())
+    """No other run has it."""
+    hush: str = __version__
+    format: int = FORMAT
+
+    def to_json(self) -> str:
+        """In one way alone, so that it has one digest."""
+        told = {
+            "format": self.format,
+            "hush": self.hush,
+            "name": self.name,
+            "run": self.run.published(),
+            "examples": asdict(self.examples),
+            "parameters": self.parameters,
+            "members": json.loads(self.members.to_json()),
+        }
+        return json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @cached_property
+    def digest(self) -> bytes:
+        return hashlib.sha256(b"hush proposal" + self.to_json().encode()).digest()
+
+    @staticmethod
+    def read(text: str) -> Proposal:
+        """What the other side sent, or one sentence."""
+        value = as_object(text, "The proposal")
+        if value.get("format") != FORMAT or value.get("hush") != __version__:
+            theirs = f"Hush {value.get('hush')}, format {value.get('format')}"
+            raise UsageError(f"The server runs {theirs}, and this is Hush {__version__}, format {FORMAT}: install the same one.")
+        try:
+            proposal = Proposal(
+                run=RunConfig.read(value["run"], " of the proposal"),
+                examples=Examples.of(value["examples"]),
+                parameters=int(value["parameters"]),
+                members=Members.read(json.dumps(value["members"]), "The proposal"),
+                name=str(value["name"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise DataError("The proposal is not one that Hush writes.") from None
+        if proposal.to_json() != text:
+            raise DataError("The proposal is not written as Hush writes it.")
+        return proposal
+
+    def model(self) -> nn.Module:
+        """What is trained. Its weights come from the server, round by round."""
+        run, told = self.run, self.examples
+        assert run.model is not None
+        network = build_model(run.model, torch.Size(told.shape), told.classes, derive(run.seed, 11))
+        return on_pixels(network, told.mean, told.std) if told.mean else network
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What a proposal means, derived here."""
+
+    proposal: Proposal
+    method: Method
+    cohort: Cohort
+    plan: Plan | None
+    delta: float | None
+    terms: Terms
+    proof: Proof | None
+    refused: str | None = None
+    """Why nothing is proved, where that is so."""
+
+    @property
+    def run(self) -> RunConfig:
+        return self.proposal.run
+
+    @property
+    def participations(self) -> int:
+        """The most sums that this client is in."""
+        return self.cohort.most_participations(self.run.rounds or 0, len(self.proposal.members.cards))
+
+    @property
+    def own_plan(self) -> Plan | None:
+        """The plan as one client counts it for itself: every sum that it let be opened is one round."""
+        if self.plan is None:
+            return None
+        return replace(self.plan, phases=tuple(replace(p, rounds=self.participations, period=None) for p in self.plan.phases))
+
+
+def agree(proposal: Proposal, own_code: str | None = None) -> Agreement:
+    """Method, plan and terms from a proposal; `own_code` is where a method of one's own lies here, as `FILE.py:NAME`."""
+    run, clients = proposal.run, len(proposal.members.cards)
+    refuse_what_cannot_travel(run, clients)
+    method = methods.build(_here(run, own_code), **run.set)
+    assert run.sampling is not None and run.cohort is not None and run.rounds is not None  # noqa: PT018
+    cohort = make_cohort(run.sampling, run.cohort, run.participations or 1)
+    cohort.check(clients)
+    secure = SecureSum.of_config(run)
+    assert secure is not None
+    method = as_run(method, cohort, clients, False, secure, run.dropout)
+    enrolled = Enrolled(clients, dim=proposal.parameters)
+    settled = settle_privacy(method, cohort, enrolled, run.rounds, Budget.of_config(run), run.delta, run.dropout)
+    terms = secure.terms_of(settled.method, cohort, clients, run.dropout, proposal.parameters, run.rounds, proposal.digest)
+    plan = None if settled.plan is None else in_a_federation(settled.plan)
+    refused = settled.refused
+    if run.noise_seed is not None:
+        plan, refused = None, "The noise comes from a seed that everybody knows: nothing is hidden by it."
+    proof = None
+    if plan is not None:
+        proof = certify(as_charged(plan, run.rounds, run.rounds), settled.delta, settled.method)
+    return Agreement(proposal, settled.method, cohort, plan, settled.delta, terms, proof, refused)
+
+
+def refuse_what_cannot_travel(run: RunConfig, clients: int) -> None:
+    """What has no proof, or no way to the clients, among clients that come and go."""
+    if not run.secure:
+        raise NoGuarantee("In a federation the sum is secure.", "Leave --no-secure out.")
+    kinds = {"rotation": Rotation, "secret": SecretParticipation}
+    if run.sampling not in kinds:
+        raise NoGuarantee(
+            f"Of clients that come and go nobody knows who might have been drawn, so '{run.sampling}' sampling amplifies nothing.",
+            "Take turns (--sampling rotation), or let everybody flip a coin that stays secret (--sampling secret).",
+        )
+    if run.masks not in (None, "fresh"):
+        raise UsageError(
+            "Amortised masks cannot do without anybody, and over a network somebody is always missing: take fresh ones."
+        )
+    if run.start != "random":
+        raise UsageError(f"--start {run.start} makes layers that every client would have to make as well: use random weights.")
+    if run.evaluation not in (None, "central"):
+        raise UsageError("The server judges models on its own examples: leave --evaluation out.")
+    if run.clients is not None and run.clients != clients:
+        raise UsageError(f"The roster has {clients:,} clients, not {run.clients:,}: leave --clients out.")
+
+
+def _here(run: RunConfig, own_code: str | None) -> str:
+    """The method by the name under which it is found on this machine."""
+    name = run.method
+    if is_in_file(name) or run.code is not None:
+        there, _, parts = name.partition("+")
+        if own_code is None or shown(own_code) != there:
+            raise UsageError(f"The server proposes a method of its own, {there}: give the same file here (--code FILE.py:NAME).")
+        if (code := code_of("hush.methods", own_code)) != run.code:
+            raise HushError(f"{there} is another file here than at the server: here {code}, there {run.code}.")
+        return f"{own_code}+{parts}" if parts else own_code
+    return name
