@@ -68,19 +68,10 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 from hush.errors import NoGuarantee
 from hush.privacy import renyi
+from hush.privacy import vocabulary as say
 from hush.privacy.bounds import Quantised
 from hush.privacy.guarantee import Relation, Unit
-from hush.privacy.vocabulary import (
-    BinomialNoise,
-    BoundedParticipation,
-    Everyone,
-    FixedSampling,
-    Phase,
-    Plan,
-    PoissonSampling,
-    Release,
-    Sampler,
-)
+from hush.privacy.vocabulary import Phase, Plan, Release
 
 DELTAS = tuple(10.0**-j for j in range(2, 17))
 """What a single release may be given of delta, before its batch makes it smaller."""
@@ -172,9 +163,9 @@ def binomial_loss(plan: Plan, step: float) -> LeastLoss:
 def apart(plan: Plan, phase: Phase, beta: float) -> Norms:
     """How far apart one unit can take what is released, in units of the grid, but with probability `beta` where it was rounded."""
     noise, bound = _only(phase).noise, _only(phase).bound
-    assert isinstance(noise, BinomialNoise)
+    assert isinstance(noise, say.BinomialNoise)
     # zero-out is bounded by replace-one: the victim's zero is one of the contributions it may be replaced by
-    relation = Relation.REPLACE_ONE if isinstance(phase.sampling, FixedSampling) else plan.relation
+    relation = Relation.REPLACE_ONE if isinstance(phase.sampling, say.FixedSampling) else plan.relation
     if isinstance(bound, Quantised):
         _match(bound, noise)
         return rounded_apart(bound.inner.l2(relation) / bound.grid, bound.entries, bound.levels, beta)
@@ -227,7 +218,7 @@ def _by_moments(plan: Plan, tails: float, step: float) -> Any:
     for phase in plan.phases:
         release = _only(phase)
         noise, coins = release.noise, tails / 2 if isinstance(release.bound, Quantised) else 0.0
-        assert isinstance(noise, BinomialNoise)
+        assert isinstance(noise, say.BinomialNoise)
         one = moments(apart(plan, phase, coins), noise.trials * plan.shares(release), noise.entries, tails - coins)
         if one is None:
             return None
@@ -294,7 +285,7 @@ def _by_theorem(plan: Plan, delta: float, step: float) -> Any:
     for phase in plan.phases:
         release = _only(phase)
         noise, coins = release.noise, delta / 10 if isinstance(release.bound, Quantised) else 0.0
-        assert isinstance(noise, BinomialNoise)
+        assert isinstance(noise, say.BinomialNoise)
         trials = noise.trials * plan.shares(release)
         one = theorem(apart(plan, phase, coins), trials, noise.probability, noise.entries, delta - coins)
         if one is None:
@@ -315,7 +306,7 @@ def _by_theorem(plan: Plan, delta: float, step: float) -> Any:
 
 
 def _times(phase: Phase) -> int:
-    if isinstance(phase.sampling, BoundedParticipation):
+    if isinstance(phase.sampling, say.BoundedParticipation):
         return renyi.times(phase.sampling, phase.rounds) * phase.steps
     return phase.times
 
@@ -324,7 +315,7 @@ def _times(phase: Phase) -> int:
 
 
 def _only(phase: Phase) -> Release:
-    if len(phase.releases) > 1 or not isinstance(phase.releases[0].noise, BinomialNoise):
+    if len(phase.releases) > 1 or not isinstance(phase.releases[0].noise, say.BinomialNoise):
         raise NoGuarantee("Binomial noise is accounted alone, one release a round.", "Use one kind of noise throughout.")
     return phase.releases[0]
 
@@ -332,11 +323,11 @@ def _only(phase: Phase) -> Release:
 def _on_its_grid(release: Release) -> bool:
     """Whether whole numbers, as the noise counts, are covered by fair coins."""
     noise, lattice = release.noise, release.bound.lattice
-    assert isinstance(noise, BinomialNoise)
+    assert isinstance(noise, say.BinomialNoise)
     return noise.probability == 0.5 and lattice is not None and math.isclose(lattice, noise.grid, rel_tol=1e-9)
 
 
-def _match(bound: Quantised, noise: BinomialNoise) -> None:
+def _match(bound: Quantised, noise: say.BinomialNoise) -> None:
     """The noise must be on the very grid and entries that were rounded; it is made louder by trials, not by its std."""
     if noise.entries != bound.entries or not math.isclose(noise.grid, bound.grid, rel_tol=1e-9):
         raise NoGuarantee(
@@ -348,15 +339,15 @@ def _match(bound: Quantised, noise: BinomialNoise) -> None:
 def _rate(plan: Plan, phase: Phase) -> float:
     """The rate at which a client's own secret batches hold a record; 1 where nothing is sampled."""
     sampling = phase.sampling
-    if isinstance(sampling, Everyone | BoundedParticipation):
+    if isinstance(sampling, say.Everyone | say.BoundedParticipation):
         return 1.0
-    if isinstance(sampling, FixedSampling | PoissonSampling):
-        if sampling.by is not Sampler.OWN or plan.sampled is not Unit.RECORD or plan.unit is not Unit.RECORD:
+    if isinstance(sampling, say.FixedSampling | say.PoissonSampling):
+        if sampling.by is not say.Sampler.OWN or plan.sampled is not Unit.RECORD or plan.unit is not Unit.RECORD:
             raise NoGuarantee(
                 "Binomial noise is on every message, and a message shows who sent it: sampling clients amplifies nothing.",
                 "Bound the participations, or let clients draw batches of records by themselves.",
             )
-        proved = (Relation.ZERO_OUT, Relation.REPLACE_ONE) if isinstance(sampling, FixedSampling) else (Relation.ZERO_OUT,)
+        proved = (Relation.ZERO_OUT, Relation.REPLACE_ONE) if isinstance(sampling, say.FixedSampling) else (Relation.ZERO_OUT,)
         if plan.relation in proved:
             return sampling.rate
     raise NoGuarantee(

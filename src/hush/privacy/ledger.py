@@ -27,11 +27,12 @@ from typing import Any
 
 from hush.errors import HushError, NoGuarantee, UsageError
 from hush.names import pick
+from hush.plain import plain
 from hush.privacy import seen
 from hush.privacy.guarantee import Relation, Unit, check_delta
 from hush.privacy.population import Population, Released, Spending, looks_like
 from hush.privacy.vocabulary import DiscreteGaussianNoise, Drawn, Phase, Plan
-from hush.privacy.written import phase_from_dict, phase_to_dict
+from hush.privacy.written import phase_from_dict
 from hush.secret import state_dir
 
 _SCHEMA = "CREATE TABLE entries (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)"
@@ -214,7 +215,7 @@ class Ledger:
 
         Noise that is not `fresh`, but made again from the key of the run, is for one sum in a round.
         """
-        told = phase_to_dict(replace(phase, rounds=1))
+        told = plain(replace(phase, rounds=1))
         with self._up_to_date():
             pool = self.populations[population]
             own = pool.runs.setdefault(run, Spending(phase))

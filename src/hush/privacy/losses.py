@@ -22,25 +22,12 @@ from scipy import stats
 
 from hush.errors import NoGuarantee
 from hush.privacy import renyi
+from hush.privacy import vocabulary as say
 from hush.privacy.binomial import binomial_loss
 from hush.privacy.bounds import Bit, OneVote
 from hush.privacy.guarantee import Relation
 from hush.privacy.matrix import toeplitz_sensitivity
-from hush.privacy.vocabulary import (
-    BinomialNoise,
-    BoundedParticipation,
-    DiscreteGaussianNoise,
-    Everyone,
-    FixedSampling,
-    GaussianNoise,
-    LaplaceNoise,
-    MinSeparation,
-    Phase,
-    Plan,
-    PoissonSampling,
-    SecretParticipation,
-    SkellamNoise,
-)
+from hush.privacy.vocabulary import Phase, Plan
 
 
 class Loss(Protocol):
@@ -104,11 +91,11 @@ class RenyiLoss:
 def loss_of(plan: Plan, step: float) -> Loss:
     """The loss of the whole plan. `hush.privacy.rules` must have let it pass."""
     kinds = {type(release.noise) for phase in plan.phases for release in phase.releases}
-    if BinomialNoise in kinds:
+    if say.BinomialNoise in kinds:
         return binomial_loss(plan, step)
-    if kinds & {DiscreteGaussianNoise, SkellamNoise}:
+    if kinds & {say.DiscreteGaussianNoise, say.SkellamNoise}:
         return RenyiLoss(tuple(renyi.renyi(plan, order) for order in renyi.ORDERS), "Renyi divergences at integer orders")
-    if kinds == {GaussianNoise} and not any(phase.sampling.amplifies for phase in plan.phases):
+    if kinds == {say.GaussianNoise} and not any(phase.sampling.amplifies for phase in plan.phases):
         shift = math.sqrt(sum(_unsampled_shift(plan, phase) ** 2 for phase in plan.phases))
         return GaussianLoss(shift, "exact Gaussian composition" + _over(plan))
     grid = max(_fitting(plan, phase, step) for phase in plan.phases)
@@ -122,12 +109,12 @@ def loss_of(plan: Plan, step: float) -> Loss:
 
 def _over(plan: Plan) -> str:
     kinds = {type(phase.sampling) for phase in plan.phases}
-    if kinds == {BoundedParticipation}:
-        most = [renyi.times(p.sampling, p.rounds) for p in plan.phases if isinstance(p.sampling, BoundedParticipation)]
+    if kinds == {say.BoundedParticipation}:
+        most = [renyi.times(p.sampling, p.rounds) for p in plan.phases if isinstance(p.sampling, say.BoundedParticipation)]
         return f" over at most {sum(most)} participations of a client"
     if any(phase.period is not None for phase in plan.phases):
         return f" over at most {sum(phase.times for phase in plan.phases)} participations of a client, in turns"
-    return " under min-separation" if MinSeparation in kinds else ""
+    return " under min-separation" if say.MinSeparation in kinds else ""
 
 
 def shift(plan: Plan, phase: Phase, relation: Relation) -> float:
@@ -141,11 +128,11 @@ def shift(plan: Plan, phase: Phase, relation: Relation) -> float:
 
 def _unsampled_shift(plan: Plan, phase: Phase) -> float:
     one, sampling = shift(plan, phase, plan.relation), phase.sampling
-    if isinstance(sampling, BoundedParticipation):
+    if isinstance(sampling, say.BoundedParticipation):
         return one * math.sqrt(renyi.times(sampling, phase.rounds) * phase.steps)
-    if isinstance(sampling, MinSeparation):
+    if isinstance(sampling, say.MinSeparation):
         return one * toeplitz_sensitivity(sampling, phase.rounds)
-    if isinstance(sampling, FixedSampling):  # everybody is drawn, and adding a unit displaces another
+    if isinstance(sampling, say.FixedSampling):  # everybody is drawn, and adding a unit displaces another
         relation = Relation.REPLACE_ONE if plan.relation is Relation.ADD_REMOVE else plan.relation
         one = shift(plan, phase, relation)
     return one * math.sqrt(phase.times)
@@ -158,18 +145,18 @@ _SELDOM = 1e-10
 def _distribution(plan: Plan, phase: Phase, step: float) -> tuple[Any, str]:
     """One phase's composed privacy loss, and its name."""
     sampling, kinds = phase.sampling, {type(release.noise) for release in phase.releases}
-    if kinds == {LaplaceNoise}:
+    if kinds == {say.LaplaceNoise}:
         return _laplace(plan, phase, step), "Laplace noise"
-    if kinds != {GaussianNoise}:
+    if kinds != {say.GaussianNoise}:
         raise NoGuarantee("One round mixes kinds of noise whose joint loss is not known.", "Use one kind of noise in a round.")
     if not sampling.amplifies:
         one = pld.from_gaussian_mechanism(1.0 / _unsampled_shift(plan, phase), value_discretization_interval=step)
         return one, "exact Gaussian composition"
     reach, gap = shift(plan, phase, Relation.ADD_REMOVE), shift(plan, phase, Relation.REPLACE_ONE)
-    if isinstance(sampling, PoissonSampling | SecretParticipation):
-        name = "Poisson sampling" if isinstance(sampling, PoissonSampling) else "secret participation"
+    if isinstance(sampling, say.PoissonSampling | say.SecretParticipation):
+        name = "Poisson sampling" if isinstance(sampling, say.PoissonSampling) else "secret participation"
         one = _poisson(1.0 / reach, max(sampling.rate, _SELDOM), plan.relation is Relation.REPLACE_ONE, step)
-    elif isinstance(sampling, FixedSampling):
+    elif isinstance(sampling, say.FixedSampling):
         name = "fixed-size sampling"
         if plan.relation is Relation.ADD_REMOVE:  # exactly Poisson's pair at the doubled shift (Lebeda et al. 2024)
             one = _poisson(1.0 / gap, max(sampling.rate, _SELDOM), False, step)
@@ -230,7 +217,7 @@ def _laplace(plan: Plan, phase: Phase, step: float) -> Any:
     """Laplace noise on one vote or one bit, for everyone."""
     total = pld.identity(step)
     for release in phase.releases:
-        if not isinstance(release.bound, OneVote | Bit) or not isinstance(phase.sampling, Everyone):
+        if not isinstance(release.bound, OneVote | Bit) or not isinstance(phase.sampling, say.Everyone):
             raise NoGuarantee("Laplace noise is accounted for votes and bits of everyone alone.", "Use Gaussian noise.")
         ones = release.bound.l2(plan.relation)
         if isinstance(release.bound, OneVote) and plan.relation is Relation.REPLACE_ONE:
@@ -242,10 +229,10 @@ def _laplace(plan: Plan, phase: Phase, step: float) -> Any:
 
 def _fitting(plan: Plan, phase: Phase, step: float) -> float:
     """A coarser grid where the loss of one round spans many thousands of steps: still an upper bound, and it fits memory."""
-    if any(not isinstance(release.noise, GaussianNoise) for release in phase.releases):
+    if any(not isinstance(release.noise, say.GaussianNoise) for release in phase.releases):
         return step
     widest = shift(plan, phase, Relation.REPLACE_ONE)
-    if isinstance(phase.sampling, PoissonSampling | SecretParticipation) and plan.relation is not Relation.REPLACE_ONE:
+    if isinstance(phase.sampling, say.PoissonSampling | say.SecretParticipation) and plan.relation is not Relation.REPLACE_ONE:
         widest = shift(plan, phase, Relation.ADD_REMOVE)
     return max(step, (widest**2 + 10.0 * widest) * math.sqrt(phase.times) / 2e6)
 
@@ -253,7 +240,7 @@ def _fitting(plan: Plan, phase: Phase, step: float) -> float:
 def optimistic(plan: Plan, step: float) -> Loss | None:
     """The loss of a pair of data sets that attains it, estimated from below; None where no such pair is known here."""
     kinds = {type(release.noise) for phase in plan.phases for release in phase.releases}
-    if kinds != {GaussianNoise} or not all(_opposite(plan, phase) for phase in plan.phases):
+    if kinds != {say.GaussianNoise} or not all(_opposite(plan, phase) for phase in plan.phases):
         return None
     if not any(phase.sampling.amplifies for phase in plan.phases):
         return loss_of(plan, step)
@@ -273,9 +260,9 @@ def _attained(plan: Plan, phase: Phase, step: float) -> Any:
     """A pair that one phase really has: others at zero, or under fixed-size sampling all others at -C and the victim at +C."""
     sampling, rate, replaced = phase.sampling, 1.0, False
     noise = 1.0 / shift(plan, phase, Relation.ADD_REMOVE)
-    if isinstance(sampling, PoissonSampling | SecretParticipation):
+    if isinstance(sampling, say.PoissonSampling | say.SecretParticipation):
         rate, replaced = sampling.rate, plan.relation is Relation.REPLACE_ONE
-    elif isinstance(sampling, FixedSampling):
+    elif isinstance(sampling, say.FixedSampling):
         # whether the victim joins and displaces another or turns from +C to -C: the sum moves by 2C if it is drawn
         rate = sampling.size / (sampling.population + (plan.relation is Relation.ADD_REMOVE))
         if plan.relation is not Relation.ZERO_OUT:
