@@ -29,6 +29,7 @@ from hush.errors import HushError, NoGuarantee, UsageError
 from hush.names import pick
 from hush.plain import plain
 from hush.privacy import seen
+from hush.privacy.accountant import most_that
 from hush.privacy.guarantee import Relation, Unit, check_delta
 from hush.privacy.population import Population, Released, Spending, looks_like
 from hush.privacy.vocabulary import DiscreteGaussianNoise, Drawn, Phase, Plan
@@ -39,8 +40,7 @@ _SCHEMA = "CREATE TABLE entries (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, bo
 _START = "0" * 64
 _JOURNAL = bytes.fromhex("d9d505f920a163d7")
 """How SQLite's journals begin; four bytes from the 16th on say how many pages there were before: none while a file is made."""
-_WAIT = 60.0
-"""Seconds that one process waits for another's transaction."""
+_WAIT = seen.WAIT
 UNPROTECTED = "the ledger was used without rollback protection: whether it was an older copy of one that went on cannot be seen"
 """What a certificate says where `rollback_protection=False` was typed."""
 
@@ -193,10 +193,12 @@ class Ledger:
                     f"Use another population, made with --unit {plan.unit} --relation {plan.relation}, or run on the same terms.",
                 )
         phase = as_released(plan)
-        own = self.populations[population].runs.get(run)
+        self._refuse_another_plan(run, self.populations[population].runs.get(run), phase)
+        return RunAccount(self, run, population, phase, new)
+
+    def _refuse_another_plan(self, run: str, own: Spending | None, phase: Phase) -> None:
         if own is not None and own.phase != phase:
             raise LedgerError(f"{self.path} knows the run {run} with another plan: a run cannot change what it releases.")
-        return RunAccount(self, run, population, phase, new)
 
     def _refuse_look_alike(self, population: str) -> None:
         """The same people under a name that a reader takes for the same would have a second budget."""
@@ -219,8 +221,7 @@ class Ledger:
         with self._up_to_date():
             pool = self.populations[population]
             own = pool.runs.setdefault(run, Spending(phase))
-            if own.phase != phase:
-                raise LedgerError(f"{self.path} knows the run {run} with another plan: a run cannot change what it releases.")
+            self._refuse_another_plan(run, own, phase)
             if (round, attempt) in own.drawn:
                 return  # the very same draws, from the same key over the same sum: nothing new is released
             if not fresh and round in own.rounds:
@@ -245,13 +246,7 @@ class Ledger:
         with self._up_to_date():
             pool = self.populations[population]
         pool.runs.setdefault(run, Spending(phase))
-        if pool.fits(run, most):
-            return most
-        low, high = 0, most
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if pool.fits(run, middle) else (low, middle)
-        return low
+        return most_that(lambda rounds: pool.fits(run, rounds), most)
 
     def _fits(self, pool: Population, run: str) -> bool:
         """Whether one more round fits; while nobody else charges and nothing is drawn again, one answer serves many rounds."""
@@ -480,10 +475,14 @@ class RunAccount:
         """Write down what the run gives out: the hashes of its model, its certificate, its result and its rounds."""
         self.ledger.release(self.run, self.population, sha256)
 
+    @property
+    def _own(self) -> Spending:
+        """What was charged so far."""
+        return self.ledger.populations[self.population].runs.get(self.run, Spending(self.phase))
+
     def has_paid(self, round: int, attempt: str) -> bool:
         """Whether this very draw was paid for."""
-        own = self.ledger.populations[self.population].runs.get(self.run)
-        return own is not None and (round, attempt) in own.drawn
+        return (round, attempt) in self._own.drawn
 
     def rounds_left(self, most: int) -> int:
         return self.ledger.rounds_left(self.run, self.population, self.phase, most)
@@ -491,11 +490,9 @@ class RunAccount:
     @property
     def rounds(self) -> int:
         """How many different rounds of it were."""
-        own = self.ledger.populations[self.population].runs.get(self.run)
-        return len(own.rounds) if own else 0
+        return len(self._own.rounds)
 
     @property
     def charges(self) -> int:
         """How often this run was charged."""
-        own = self.ledger.populations[self.population].runs.get(self.run)
-        return own.charges if own else 0
+        return self._own.charges

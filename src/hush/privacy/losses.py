@@ -23,7 +23,7 @@ from scipy import stats
 from hush.errors import NoGuarantee
 from hush.privacy import renyi
 from hush.privacy import vocabulary as say
-from hush.privacy.binomial import binomial_loss
+from hush.privacy.binomial import LeastLoss, binomial_loss
 from hush.privacy.bounds import Bit, OneVote
 from hush.privacy.guarantee import Relation
 from hush.privacy.matrix import toeplitz_sensitivity
@@ -58,20 +58,6 @@ class GaussianLoss:
 
 
 @dataclass(frozen=True)
-class DistributionLoss:
-    """A privacy loss distribution of dp-accounting."""
-
-    distribution: Any
-    method: str
-
-    def epsilon(self, delta: float) -> float:
-        return float(self.distribution.get_epsilon_for_delta(delta))
-
-    def deltas(self, eps: np.ndarray) -> np.ndarray:
-        return np.asarray(self.distribution.get_delta_for_epsilon(list(map(float, eps))))
-
-
-@dataclass(frozen=True)
 class RenyiLoss:
     """Renyi divergences at integer orders."""
 
@@ -90,7 +76,7 @@ class RenyiLoss:
 
 def loss_of(plan: Plan, step: float) -> Loss:
     """The loss of the whole plan. `hush.privacy.rules` must have let it pass."""
-    kinds = {type(release.noise) for phase in plan.phases for release in phase.releases}
+    kinds = {type(release.noise) for release in plan.releases}
     if say.BinomialNoise in kinds:
         return binomial_loss(plan, step)
     if kinds & {say.DiscreteGaussianNoise, say.SkellamNoise}:
@@ -104,14 +90,13 @@ def loss_of(plan: Plan, step: float) -> Loss:
         distribution, name = _distribution(plan, phase, grid)
         total = distribution if total is None else total.compose(distribution)
         words.append(name)
-    return DistributionLoss(total, "PLD, " + ", then ".join(dict.fromkeys(words)))
+    return LeastLoss((total,), "PLD, " + ", then ".join(dict.fromkeys(words)))
 
 
 def _over(plan: Plan) -> str:
     kinds = {type(phase.sampling) for phase in plan.phases}
     if kinds == {say.BoundedParticipation}:
-        most = [renyi.times(p.sampling, p.rounds) for p in plan.phases if isinstance(p.sampling, say.BoundedParticipation)]
-        return f" over at most {sum(most)} participations of a client"
+        return f" over at most {sum(renyi.times(phase) // phase.steps for phase in plan.phases)} participations of a client"
     if any(phase.period is not None for phase in plan.phases):
         return f" over at most {sum(phase.times for phase in plan.phases)} participations of a client, in turns"
     return " under min-separation" if say.MinSeparation in kinds else ""
@@ -128,14 +113,12 @@ def shift(plan: Plan, phase: Phase, relation: Relation) -> float:
 
 def _unsampled_shift(plan: Plan, phase: Phase) -> float:
     one, sampling = shift(plan, phase, plan.relation), phase.sampling
-    if isinstance(sampling, say.BoundedParticipation):
-        return one * math.sqrt(renyi.times(sampling, phase.rounds) * phase.steps)
     if isinstance(sampling, say.MinSeparation):
         return one * toeplitz_sensitivity(sampling, phase.rounds)
     if isinstance(sampling, say.FixedSampling):  # everybody is drawn, and adding a unit displaces another
         relation = Relation.REPLACE_ONE if plan.relation is Relation.ADD_REMOVE else plan.relation
         one = shift(plan, phase, relation)
-    return one * math.sqrt(phase.times)
+    return one * math.sqrt(renyi.times(phase))
 
 
 _SELDOM = 1e-10
@@ -169,13 +152,18 @@ def _distribution(plan: Plan, phase: Phase, step: float) -> tuple[Any, str]:
 
 
 @lru_cache(maxsize=64)
-def _poisson(noise: float, rate: float, replaced: bool, step: float) -> Any:
-    """One round of the Poisson-sampled Gaussian. The library itself doubles the sensitivity for REPLACE_ONE, in its PLD."""
+def _poisson(noise: float, rate: float, replaced: bool, step: float, above: bool = True) -> Any:
+    """One round of the Poisson-sampled Gaussian, estimated from above or below.
+
+    The library itself doubles the sensitivity for REPLACE_ONE, in its PLD.
+    """
     kinds = dp_accounting.NeighboringRelation
     return pld.from_gaussian_mechanism(
         noise,
+        pessimistic_estimate=above,
         value_discretization_interval=step,
         sampling_prob=rate,
+        use_connect_dots=above,
         neighboring_relation=kinds.REPLACE_ONE if replaced else kinds.ADD_OR_REMOVE_ONE,
     )
 
@@ -239,7 +227,7 @@ def _fitting(plan: Plan, phase: Phase, step: float) -> float:
 
 def optimistic(plan: Plan, step: float) -> Loss | None:
     """The loss of a pair of data sets that attains it, estimated from below; None where no such pair is known here."""
-    kinds = {type(release.noise) for phase in plan.phases for release in phase.releases}
+    kinds = {type(release.noise) for release in plan.releases}
     if kinds != {say.GaussianNoise} or not all(_opposite(plan, phase) for phase in plan.phases):
         return None
     if not any(phase.sampling.amplifies for phase in plan.phases):
@@ -247,7 +235,7 @@ def optimistic(plan: Plan, step: float) -> Loss | None:
     total = pld.identity(step, pessimistic_estimate=False)
     for phase in plan.phases:
         total = total.compose(_attained(plan, phase, step))
-    return DistributionLoss(total, "PLD from below")
+    return LeastLoss((total,), "PLD from below")
 
 
 def _opposite(plan: Plan, phase: Phase) -> bool:
@@ -270,13 +258,4 @@ def _attained(plan: Plan, phase: Phase, step: float) -> Any:
     else:
         noise = 1.0 / _unsampled_shift(plan, phase)
         phase = replace(phase, rounds=1, steps=1, participations=None)
-    kinds = dp_accounting.NeighboringRelation
-    one = pld.from_gaussian_mechanism(
-        noise,
-        pessimistic_estimate=False,
-        value_discretization_interval=step,
-        sampling_prob=rate,
-        use_connect_dots=False,
-        neighboring_relation=kinds.REPLACE_ONE if replaced else kinds.ADD_OR_REMOVE_ONE,
-    )
-    return one.self_compose(phase.times)
+    return _poisson(noise, rate, replaced, step, above=False).self_compose(phase.times)

@@ -163,8 +163,8 @@ def server_plan(plan: Plan) -> Plan:
 def _assumptions(plan: Plan, real: NoiseShares | None = None) -> tuple[str, ...]:
     """What must be so for the statement to hold. `real`: shares that clients draw, under a sum that is secure."""
     secret = any(isinstance(phase.sampling, say.SecretParticipation) for phase in plan.phases)
-    shared = any(release.noise.drawn is Drawn.SHARES for phase in plan.phases for release in phase.releases)
-    own = any(release.noise.drawn is Drawn.MESSAGE for phase in plan.phases for release in phase.releases)
+    shared = any(release.noise.drawn is Drawn.SHARES for release in plan.releases)
+    own = any(release.noise.drawn is Drawn.MESSAGE for release in plan.releases)
     shares = SHARES if real is None else DRAWN_SHARES.format(among=real.among)
     told = [OWN_COINS, shares] if secret else [shares] if shared else [OWN_NOISE] if own else [TRUSTED]
     if real is not None:

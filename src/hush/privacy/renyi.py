@@ -48,10 +48,8 @@ def delta(orders: tuple[int, ...], values: list[float], eps: float) -> float:
 
 def _phase(plan: Plan, phase: Phase, order: int) -> float:
     sampling = phase.sampling
-    if isinstance(sampling, say.Everyone):
-        return phase.times * at(_joint(plan, phase, plan.relation), order)
-    if isinstance(sampling, say.BoundedParticipation):
-        return times(sampling, phase.rounds) * phase.steps * at(_joint(plan, phase, plan.relation), order)
+    if isinstance(sampling, say.Everyone | say.BoundedParticipation):
+        return times(phase) * at(_joint(plan, phase, plan.relation), order)
     if isinstance(sampling, say.FixedSampling) and plan.relation is Relation.ADD_REMOVE:
         # adding a unit displaces another, which changes the sum as replacing would
         return phase.times * sampled(_joint(plan, phase, Relation.REPLACE_ONE), sampling.rate, order)
@@ -63,11 +61,14 @@ def _phase(plan: Plan, phase: Phase, order: int) -> float:
     )
 
 
-def times(sampling: say.BoundedParticipation, rounds: int) -> int:
-    """How many rounds of a phase one unit can have been in."""
+def times(phase: Phase) -> int:
+    """How many releases of a phase one unit can have been in."""
+    sampling, rounds = phase.sampling, phase.rounds
+    if not isinstance(sampling, say.BoundedParticipation):
+        return phase.times
     assert sampling.times is not None
     distinct = max(rounds - sampling.repeats, 1)
-    return min(rounds, min(sampling.times, distinct) + sampling.repeats)
+    return min(rounds, min(sampling.times, distinct) + sampling.repeats) * phase.steps
 
 
 def at(curve: Curve, order: int) -> float:

@@ -55,7 +55,7 @@ def _relation(plan: Plan) -> None:
             f"In the view '{plan.view}' who takes part is visible, so adding or removing a {plan.unit} cannot be hidden.",
             "Ask for zero-out (sensitivity C) or replace-one (2C).",
         )
-    own = any(release.noise.drawn is not Drawn.SERVER for phase in plan.phases for release in phase.releases)
+    own = any(release.noise.drawn is not Drawn.SERVER for release in plan.releases)
     if own and plan.relation is Relation.ADD_REMOVE and not all(isinstance(p.sampling, say.FixedSampling) for p in plan.phases):
         raise NoGuarantee(
             f"The {plan.unit}s draw the noise themselves, so one that is removed takes its noise along, and the sum shows it.",

@@ -9,7 +9,6 @@ from hush.cohort import Cohort
 from hush.core import Method
 from hush.errors import NoGuarantee, UsageError
 from hush.privacy.accountant import account, calibrate, rounds_within, spent
-from hush.privacy.bounds import Bound
 from hush.privacy.guarantee import Budget, Guarantee, check_delta, default_delta
 from hush.privacy.plan import is_private, needs_noise, plan_of, server_plan, unproved_part, with_noise
 from hush.privacy.record_plan import has_own_noise, is_record_level, record_plan
@@ -68,7 +67,7 @@ def settle_privacy(
             before = planned(method)
             method = with_noise(method, calibrate(before, budget.epsilon, chosen))
             plan = planned(method)
-            if _bounds(plan) == _bounds(before):
+            if [one.bound for one in plan.releases] == [one.bound for one in before.releases]:
                 return Settled(method, plan, chosen, rounds)
         raise NoGuarantee(f"No grid of {method.name} goes with the noise that it needs.", "Give --noise, or more bits.")
     if (set_to := next((part.multiplier for part in method.pipeline.parts if isinstance(part, Noise)), None)) is not None:
@@ -84,10 +83,6 @@ def settle_privacy(
         )
     spent(plan, chosen, allowed)  # what cannot be accounted is refused now, not after training
     return Settled(method, plan, chosen, allowed)
-
-
-def _bounds(plan: Plan) -> list[Bound]:
-    return [release.bound for phase in plan.phases for release in phase.releases]
 
 
 def as_charged(plan: Plan, rounds: int, charges: int) -> Plan:
