@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from hush.audit.statistics import proved_roc, roc
+from hush.audit.statistics import EPS, against_profile, proved_roc, roc
 from hush.audit.structural import Check
+from hush.privacy.accountant import account, profile
+from hush.privacy.attack import trade_off
+from hush.privacy.vocabulary import Plan
 
 DELTA = 1e-5
 """At which the staged attacks report epsilon."""
@@ -104,3 +109,27 @@ def found(
         proved=proved_roc(present, absent, _RATES),
         claimed=curve(_RATES),
     )
+
+
+Scored = tuple[Tensor, Tensor]
+"""Scores of victims, and which of them were in."""
+
+
+def told_apart(played: Iterable[Scored], victims: float = math.inf) -> tuple[np.ndarray, np.ndarray]:
+    """The scores of those who were in and of those who were not, once there are so many `victims` of either kind."""
+    present: list[np.ndarray] = []
+    absent: list[np.ndarray] = []
+    for scores, members in played:
+        present.append(scores[members].numpy())
+        absent.append(scores[~members].numpy())
+        if min(sum(map(len, present)), sum(map(len, absent))) >= victims:
+            break
+    return np.concatenate(present), np.concatenate(absent)
+
+
+def against_plan(name: str, plan: Plan, there: np.ndarray, away: np.ndarray, more: str = "") -> Attack:
+    """An attack's scores against the whole profile that a plan claims."""
+    finding = against_profile(there, away, profile(plan, EPS), DELTA)
+    told = f"margin {finding.margin:+.3f}; above 0 falsifies the claim{more}"
+    claimed = account(plan, DELTA).epsilon
+    return found(name, claimed, lambda r: trade_off(plan, r), DELTA, there, away, finding.epsilon, finding.margin <= 0, told)

@@ -8,6 +8,7 @@ the division.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from hush.engines.conclude import clip_of
 from hush.engines.round import play_round
 from hush.engines.run import Run, Snapshot
 from hush.engines.simulation import set_up, start
+from hush.engines.summing import clients_of
 from hush.errors import NoGuarantee
 from hush.local.flat import FlatModel
 from hush.secret import Secret
@@ -82,6 +84,24 @@ def readable(method: Method, dim: int) -> int:
     return method.uplink(dim).entries
 
 
+def on_stage(method: Method, task: Task, cohort: Cohort, rounds: int = 1, **more: Any) -> Run:
+    """A run that is watched, with a secret of its own also where nothing is proved, and a run may repeat."""
+    return set_up(method, task, rounds=rounds, cohort=cohort, device="cpu", eval_every=10**9, **more).drawing(Secret.fresh())
+
+
+def opening(run: Run, index: int = 0) -> tuple[Round, Tensor, Public]:
+    """A round at the weights that training starts from, and what its clients are told."""
+    rnd, params = run.round(index), run.data.learner.initial()
+    return rnd, params, run.method.prepare(params, run.method.init(params), rnd, run.data.server)
+
+
+def messages(run: Run, ids: Tensor, rnd: Round, params: Tensor, public: Public) -> tuple[Tensor, Tensor]:
+    """What clients send in a round, as the server lays it out, and their keys."""
+    data, keys = clients_of(run, ids, rnd)
+    sent, _ = run.method.contribute(run.data.learner, params, data, rnd, keys, public)
+    return run.method.pipeline.unpack(sent, rnd, keys, public), keys
+
+
 class _Vector(nn.Module):
     """A model that is nothing but `dim` parameters."""
 
@@ -134,18 +154,8 @@ class Stage:
             name="audit",
         )
         self.method = method
-        run = set_up(
-            staged,
-            task,
-            rounds=1,
-            cohort=cohort,
-            device="cpu",
-            chunk=256,
-            eval_every=10**9,
-            diagnostics=diagnostics,
-        )
-        # a secret of its own also where nothing is proved, and a run may repeat
-        self.run: Run = replace(run, rounds=10**9, config=replace(run.config, rounds=10**9)).drawing(Secret.fresh())
+        run = on_stage(staged, task, cohort, chunk=256, diagnostics=diagnostics)
+        self.run: Run = replace(run, rounds=10**9, config=replace(run.config, rounds=10**9))
         self._round = 0
 
     def start(self) -> Snapshot:
