@@ -16,7 +16,7 @@ from hush.audit.stage import Stage, readable
 from hush.audit.structural import structural_checks
 from hush.audit.training import by_guesses, watch_training
 from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation, SecretParticipation
-from hush.core import Bound, Method
+from hush.core import Bound, Method, scope
 from hush.engines.conclude import clip_of
 from hush.errors import NoGuarantee, UsageError
 from hush.privacy.plan import needs_noise, plan_of, with_noise
@@ -31,6 +31,18 @@ SCENES = (Scene(2, 1.0, 20_000), Scene(10, 0.3, 10_000))
 """The first is sharpest on noise and clip, the second sees sampling."""
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A stage is thousands of small steps, at which threads wait for each other more than they work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@_one_thread()
 def audit(
     method: Method,
     cohort: Cohort | None = None,
@@ -50,34 +62,11 @@ def audit(
         raise UsageError(f"cohort is the kind that is claimed, such as hush.Poisson(10), not {cohort!r}.")
     if needs_noise(method):
         method = with_noise(method, getattr(method.local, "shows_at", 1.0))
-    with _one_thread():
-        if is_as_written(method):
-            return audit_as_written(method, scenes[0].victims if scenes else SCENES[0].victims)
-        if has_own_noise(method):
-            return audit_records(method, cohort or Rotation(1), task, rounds, scenes if scenes is not None else RECORD_SCENES, tell)
-        return _audit(method, cohort or Poisson(1), task, rounds, rate, scenes if scenes is not None else SCENES, tell)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """A stage is thousands of small steps, at which threads wait for each other more than they work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _audit(
-    method: Method,
-    kind: Cohort,
-    task: Task | None,
-    rounds: int,
-    rate: float,
-    scenes: tuple[Scene, ...],
-    tell: Callable[[str], None],
-) -> Audit:
+    if is_as_written(method):
+        return audit_as_written(method, scenes[0].victims if scenes else SCENES[0].victims)
+    if has_own_noise(method):
+        return audit_records(method, cohort or Rotation(1), task, rounds, scenes if scenes is not None else RECORD_SCENES, tell)
+    kind, scenes = cohort or Poisson(1), scenes if scenes is not None else SCENES
     if method.pipeline.bound(Bound()).pending:
         raise NoGuarantee(
             f"The bound of {method.name} is that of one model's sketches, and an audit's stage is another model.",
@@ -130,12 +119,12 @@ def _attack(method: Method, kind: Cohort, scene: Scene, clients: int) -> Attack:
                 scores += sign * release.values[torch.arange(clients) % len(release.values)]
             yield scores, members
 
-    return against_plan(f"{scene.rounds} rounds at rate {scene.rate:g}", plan, *told_apart(played(), scene.victims))
+    return against_plan(f"{scene.rounds} rounds at rate {scene.rate:g}", plan, told_apart(played(), scene.victims))
 
 
 def _training(method: Method, kind: Cohort, task: Task, rounds: int, rate: float) -> Attack:
     """Guesses about canaries in one real training."""
-    size = 10.0 * (clip_of(method, {f"pipeline.{k}": v for k, v in method.pipeline.init(8).items()}) or 1.0)
+    size = 10.0 * (clip_of(method, scope("pipeline", method.pipeline.init(8))) or 1.0)
     seen = watch_training(method, task, lambda clients: cohort_like(kind, clients, rate, rounds), rounds, size)
     return by_guesses(seen, f"canaries right, in one training of {rounds} rounds at rate {rate:g}")
 

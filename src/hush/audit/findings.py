@@ -85,18 +85,17 @@ def rates() -> np.ndarray:
     return _RATES
 
 
-def found(
-    name: str,
-    claimed: float,
-    curve: Callable[[np.ndarray], np.ndarray],
-    delta: float,
-    present: np.ndarray,
-    absent: np.ndarray,
-    epsilon: float,
-    passed: bool,
-    told: str,
-) -> Attack:
-    """An attack's scores as figures and curves; `curve` gives the highest true-positive rates that the claim allows."""
+Scored = tuple[Tensor, Tensor]
+"""Scores of victims, and which of them were in."""
+Arms = tuple[np.ndarray, np.ndarray]
+"""Scores of those who were in, and of those who were not."""
+Curve = Callable[[np.ndarray], np.ndarray]
+"""The highest true-positive rates that a claim allows, at some false-positive rates."""
+
+
+def found(name: str, claimed: float, curve: Curve, delta: float, arms: Arms, epsilon: float, told: str, passed: bool) -> Attack:
+    """An attack's scores as figures and curves, beside the `curve` that is claimed."""
+    present, absent = arms
     return Attack(
         name=name,
         victims=min(len(present), len(absent)),
@@ -111,12 +110,8 @@ def found(
     )
 
 
-Scored = tuple[Tensor, Tensor]
-"""Scores of victims, and which of them were in."""
-
-
-def told_apart(played: Iterable[Scored], victims: float = math.inf) -> tuple[np.ndarray, np.ndarray]:
-    """The scores of those who were in and of those who were not, once there are so many `victims` of either kind."""
+def told_apart(played: Iterable[Scored], victims: float = math.inf) -> Arms:
+    """The scores of all rounds, or of as many as give so many `victims` in either arm."""
     present: list[np.ndarray] = []
     absent: list[np.ndarray] = []
     for scores, members in played:
@@ -127,9 +122,9 @@ def told_apart(played: Iterable[Scored], victims: float = math.inf) -> tuple[np.
     return np.concatenate(present), np.concatenate(absent)
 
 
-def against_plan(name: str, plan: Plan, there: np.ndarray, away: np.ndarray, more: str = "") -> Attack:
+def against_plan(name: str, plan: Plan, arms: Arms, more: str = "") -> Attack:
     """An attack's scores against the whole profile that a plan claims."""
-    finding = against_profile(there, away, profile(plan, EPS), DELTA)
+    finding = against_profile(*arms, profile(plan, EPS), DELTA)
     told = f"margin {finding.margin:+.3f}; above 0 falsifies the claim{more}"
     claimed = account(plan, DELTA).epsilon
-    return found(name, claimed, lambda r: trade_off(plan, r), DELTA, there, away, finding.epsilon, finding.margin <= 0, told)
+    return found(name, claimed, lambda r: trade_off(plan, r), DELTA, arms, finding.epsilon, told, finding.margin <= 0)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hush.audit.canary_records import watch_records
-from hush.audit.findings import DELTA, Attack, Audit, Scene, Scored, against_plan, found, told_apart
+from hush.audit.findings import DELTA, Arms, Attack, Audit, Scene, Scored, against_plan, found, told_apart
 from hush.audit.record_checks import neighbour_check, record_checks
 from hush.audit.records import RecordStage, along, everywhere
 from hush.audit.statistics import EPS, FAR, against_profile
@@ -77,7 +77,7 @@ def _attack(method: Method, local: DpSgd, scene: Scene) -> Attack:
             yield scores, signs
 
     name = f"{scene.rounds} rounds, a record in {scene.rate:g} of the batches"
-    return against_plan(name, plan, *told_apart(played(), scene.victims))
+    return against_plan(name, plan, told_apart(played(), scene.victims))
 
 
 def _training(method: Method, cohort: Cohort, task: Task, rounds: int) -> Attack:
@@ -89,18 +89,18 @@ def _training(method: Method, cohort: Cohort, task: Task, rounds: int) -> Attack
 def _against_claim(method: Method, local: AsWritten) -> Attack:
     """The paper's own words against the paper's own figure, on data that keep to what it assumes or says it enforces."""
     if isinstance(local, CpfedAsWritten):
-        method, there, away, plan, name = _sum_of_a_sampled_cohort(method, local)
+        method, arms, plan, name = _sum_of_a_sampled_cohort(method, local)
     else:
-        method, there, away, plan, name = _one_coordinate(method, local)
+        method, arms, plan, name = _one_coordinate(method, local)
     deltas = _claimed_profile(method, plan)
-    worst = against_profile(there, away, deltas, DELTA, levels=FAR)
+    worst = against_profile(*arms, deltas, DELTA, levels=FAR)
     delta = float(np.interp(worst.at, EPS, deltas))  # where the claim fails most, or comes closest to it
-    lower = against_profile(there, away, deltas, delta, levels=FAR).epsilon
+    lower = against_profile(*arms, deltas, delta, levels=FAR).epsilon
     told = f"margin {worst.margin:+.3f}; above 0 falsifies the paper's claim"
-    return found(name, worst.at, lambda r: trade_off_of(EPS, deltas, r), delta, there, away, lower, worst.margin <= 0, told)
+    return found(name, worst.at, lambda r: trade_off_of(EPS, deltas, r), delta, arms, lower, told, worst.margin <= 0)
 
 
-Staged = tuple[Method, np.ndarray, np.ndarray, Plan, str]
+Staged = tuple[Method, Arms, Plan, str]
 """What was staged, the scores of both arms, the plan that the paper's words give, and the name of it."""
 
 
@@ -124,7 +124,7 @@ def _one_coordinate(method: Method, local: AsWritten) -> Staged:
 
     plan = record_plan(staged, Rotation(clients), Enrolled(clients, each, dim=dim), 1, None)
     name = "1 round, 1 step: records within the L2 clip, each on one coordinate that is sent"
-    return staged, *told_apart(played()), plan, name
+    return staged, told_apart(played()), plan, name
 
 
 def _sum_of_a_sampled_cohort(method: Method, local: AsWritten) -> Staged:
@@ -142,16 +142,13 @@ def _sum_of_a_sampled_cohort(method: Method, local: AsWritten) -> Staged:
             yield stage.total_of(index, ids, (signs.double() * 2 - 1) * local.reach(clients)), signs
 
     plan = record_plan(staged, cohort, Enrolled(clients, local.batch_size, dim=clients), 1, None)
-    return staged, *told_apart(played()), plan, "1 round, 1 step: the sum of a secret cohort of 1 in 100"
+    return staged, told_apart(played()), plan, "1 round, 1 step: the sum of a secret cohort of 1 in 100"
 
 
 def _claimed_profile(method: Method, plan: Plan) -> np.ndarray:
     """delta(eps) as the paper's theorem has it: the least delta at which it states no more than eps."""
     assert method.claim is not None
     grid = np.logspace(-12, -1e-6, 600)
-    figures = []
-    for delta in grid:
-        claim = method.claim(plan, float(delta), method)
-        figures.append(claim.epsilon if claim is not None and claim.epsilon is not None else math.inf)
-    stated = np.array(figures)
+    claims = [method.claim(plan, float(delta), method) for delta in grid]
+    stated = np.array([math.inf if claim is None or claim.epsilon is None else claim.epsilon for claim in claims])
     return np.array([float(grid[stated <= eps].min()) if bool((stated <= eps).any()) else 1.0 for eps in EPS])

@@ -33,22 +33,15 @@ def record_checks(method: Method, cohort: Cohort) -> list[Check]:
     local = method.local
     assert isinstance(local, DpSgd)
     binomial = not local.noise
-    checks = [*_noise_checks(method, binomial)]
+    checks = [*_noise_checks(method, local, binomial)]
     if not binomial:  # its clip and its batches are judged without noise; cpSGD's rounding would be in the way
-        checks += [*_clip_checks(method), *_batch_checks(method)]
+        checks += [*_clip_checks(method, local), *_batch_checks(method, local)]
     return [*checks, _cap(cohort)]
 
 
-def _dim(method: Method) -> int:
-    """So many coordinates that enough of them are sent."""
-    assert isinstance(method.local, DpSgd)
-    return max(_ENTRIES, math.ceil(_ENTRIES / (method.local.mask.ratio if method.local.mask else 1.0)))
-
-
-def _noise_checks(method: Method, binomial: bool) -> Iterator[Check]:
-    """Clients whose records are all zero send noise alone."""
-    local, dim = method.local, _dim(method)
-    assert isinstance(local, DpSgd)
+def _noise_checks(method: Method, local: DpSgd, binomial: bool) -> Iterator[Check]:
+    """Clients whose records are all zero send noise alone, of so many coordinates that enough of them are sent."""
+    dim = max(_ENTRIES, math.ceil(_ENTRIES / (local.mask.ratio if local.mask else 1.0)))
     few = replace(method, local=replace(local, steps=min(local.steps, _FEW_STEPS)))
     stage = RecordStage(few, _CLIENTS, max(1, local.batch_size), dim)
     std = math.sqrt(stage.local.steps) * (stage.local.noise or 0.0)
@@ -72,12 +65,10 @@ def _noise_checks(method: Method, binomial: bool) -> Iterator[Check]:
     yield Check("noise is secret", not same, "a second run with the same seed " + ("repeats it" if same else "draws other noise"))
 
 
-def _clip_checks(method: Method) -> Iterator[Check]:
+def _clip_checks(method: Method, local: DpSgd) -> Iterator[Check]:
     """Without noise, what the victim alone adds in one step of which it is surely part."""
-    local, dim = method.local, 64
-    assert isinstance(local, DpSgd)
     silent = replace(method, local=replace(local, noise=0.0, steps=1))
-    sizes = (1e-3, 0.5, 1.0, 10.0, 1e6, 1e20)
+    sizes, dim = (1e-3, 0.5, 1.0, 10.0, 1e6, 1e20), 64
     stage = RecordStage(silent, len(sizes), local.batch_size, dim)
     reach = stage.local.reach(dim)
     active = stage.masks(0).double()
@@ -95,11 +86,9 @@ def _clip_checks(method: Method) -> Iterator[Check]:
         yield Check(f"a record of {broken}", silent_too, "adds nothing" if silent_too else "gets through")
 
 
-def _batch_checks(method: Method) -> Iterator[Check]:
+def _batch_checks(method: Method, local: DpSgd) -> Iterator[Check]:
     """Without noise, how often the victim was in: binomial over the steps, at the claimed rate, whatever else was drawn."""
-    local, dim = method.local, 16
-    assert isinstance(local, DpSgd)
-    size = 3 * local.batch_size
+    size, dim = 3 * local.batch_size, 16
     silent = replace(method, local=replace(local, noise=0.0, steps=_STEPS))
     stage = RecordStage(silent, _MANY, size, dim)
     stage.plant(everywhere(_MANY, dim, torch.ones(_MANY), 1e3 * stage.local.reach(dim)))

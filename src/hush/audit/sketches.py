@@ -51,7 +51,7 @@ def audit_as_written(method: Method, victims: int = 20_000) -> Audit:
 
     longest = float(rows.norm(dim=1).mean()) / clip
     more = f"; these sketches are {longest:.2f} times as long as the clip"
-    attack = against_plan("clients that fill a counter", plan, *told_apart(played()), more)
+    attack = against_plan("clients that fill a counter", plan, told_apart(played()), more)
     return Audit(method.name, "FixedSize", plan.noise_multiplier, (), (attack,))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hush.audit.open_sketch import OpenSketch, opened
 from hush.cohort import Cohort
-from hush.core import LocalUpdate, Method, Public, Round, Shard, Trained
+from hush.core import LocalUpdate, Method, Public, Round, Shard, Trained, scope, within
 from hush.engines.conclude import clip_of
 from hush.engines.round import play_round
 from hush.engines.run import Run, Snapshot
@@ -68,7 +68,7 @@ def published(method: Method, dim: int, rnd: Round, public: Public) -> tuple[Ten
         elif isinstance(part, Rotate):  # ones would be turned into one spike; noise and single entries are not changed in size
             total = total[: int(state[f"{i}.dim"])]
         elif not isinstance(part, Noise):
-            own = {key.removeprefix(f"{i}."): value for key, value in state.items() if key.startswith(f"{i}.")}
+            own = within(str(i), state)
             if public is not None and isinstance(public[i], float):  # today's clip, where it adapts
                 own = {**own, "clip": torch.tensor(public[i], dtype=torch.float64)}
             total, _ = part.decode(total, own, rnd, public[i] if public is not None else None, nobody)
@@ -117,7 +117,6 @@ class _Vector(nn.Module):
 class Release:
     """One round as an adversary sees it: the noisy sum at the entries it publishes, in units of what a client sends."""
 
-    entries: Tensor
     values: Tensor
     elsewhere: float
     """The largest entry outside of those: zero, or something else leaks."""
@@ -142,7 +141,7 @@ class Stage:
         dim = wanted = max(clients, entries)
         while readable(method, dim) < wanted + 1:  # a sparsifier publishes a share of the entries; room for a bit, too
             dim = dim + max(1, dim // 8)
-        clip = clip_of(method, {f"pipeline.{k}": v for k, v in method.pipeline.init(dim).items()}) or 1.0
+        clip = clip_of(method, scope("pipeline", method.pipeline.init(dim))) or 1.0
         self.script = Script(torch.zeros(clients, dtype=torch.bool), size=10.0 * clip)
         staged = replace(method, local=Planted(self.script, method), server=Average(1.0))
         index = torch.arange(clients, dtype=torch.float32)
@@ -177,4 +176,4 @@ class Stage:
         outside = torch.ones_like(total, dtype=torch.bool)
         outside[entries] = False
         stray = float(total[outside].abs().max()) if bool(outside.any()) else 0.0
-        return after, Release(entries, total[entries] / scale, stray)
+        return after, Release(total[entries] / scale, stray)

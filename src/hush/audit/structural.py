@@ -190,15 +190,19 @@ def _fresh(method: Method, cohort_of: Callable[[int, float], Cohort]) -> Iterato
     overlap = float((a * b).sum() / (a.norm() * b.norm()).clamp_min(1e-300)) * math.sqrt(len(a))
     told = f"the noise of two runs correlates by {overlap:+.1f} standard deviations"
     yield Check("noise independent of public seeds", abs(overlap) < _SIX, told)
-    yield _apart("cohorts independent of public seeds", cohorts[0], cohorts[1], 1000)
+    yield _apart("cohorts independent of public seeds", cohorts, 1000)
 
 
-def _apart(name: str, a: set[int], b: set[int], clients: int) -> Check:
-    """Two cohorts have no more in common than chance gives them."""
-    expected = len(a) * len(b) / clients
-    spread = math.sqrt(max(expected * (1 - len(a) / clients) * (1 - len(b) / clients), 1e-12))
-    off = (len(a & b) - expected) / spread
-    return Check(name, abs(off) < _SIX, f"two cohorts share {len(a & b)} clients, {off:+.1f} standard deviations off chance")
+def _apart(name: str, cohorts: list[set[int]], clients: int) -> Check:
+    """No two cohorts have more in common than chance gives them."""
+    checks = []
+    for a, b in itertools.combinations(cohorts, 2):
+        expected = len(a) * len(b) / clients
+        spread = math.sqrt(max(expected * (1 - len(a) / clients) * (1 - len(b) / clients), 1e-12))
+        off = (len(a & b) - expected) / spread
+        told = f"two cohorts share {len(a & b)} clients, {off:+.1f} standard deviations off chance"
+        checks.append(Check(name, abs(off) < _SIX, told))
+    return max(checks, key=lambda check: not check.passed)
 
 
 def _taking_part(cohort: Cohort, clients: int) -> Iterator[Check]:
@@ -225,17 +229,14 @@ def _turns(cohort: Rotation, clients: int) -> Iterator[Check]:
         most, least = max(most, int(counts.max())), min(least, int(counts.min()))
     fair = most == least == 1
     yield Check("participation", fair, f"each client from {least} to {most} times in a turn of {period} rounds; once is claimed")
-    checks = [_apart("turns fresh", a, b, clients) for a, b in itertools.combinations(firsts, 2)]
-    yield max(checks, key=lambda check: not check.passed)
+    yield _apart("turns fresh", firsts, clients)
 
 
 def _cohorts_differ(cohort: Cohort, clients: int) -> Check:
     """Cohorts of different rounds are drawn anew."""
-    secret, state, drawn = Secret.fresh(), cohort.init(clients), []
-    for index in range(8):
-        drawn.append(set(cohort.draw(index, clients, state, secret)[0].tolist()))
-    checks = [_apart("cohorts fresh in each round", a, b, clients) for a, b in itertools.combinations(drawn, 2)]
-    return max(checks, key=lambda check: not check.passed)
+    secret, state = Secret.fresh(), cohort.init(clients)
+    drawn = [set(cohort.draw(index, clients, state, secret)[0].tolist()) for index in range(8)]
+    return _apart("cohorts fresh in each round", drawn, clients)
 
 
 def participations(cohort: Cohort, clients: int, rounds: int) -> Tensor:

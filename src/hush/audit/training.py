@@ -102,8 +102,8 @@ def guess(members: np.ndarray, scores: np.ndarray, share: float = 0.25) -> tuple
 
 def by_guesses(seen: Watched, about: str) -> Attack:
     """What guesses about the canaries of one training prove."""
-    plan, delta, present, absent = seen.plan, seen.delta, seen.scores[seen.members], seen.scores[~seen.members]
+    plan, delta, arms = seen.plan, seen.delta, (seen.scores[seen.members], seen.scores[~seen.members])
     guesses, right = guess(seen.members, seen.scores)
     lower = one_run_epsilon(len(seen.members), guesses, right, delta)
     claimed, told = account(plan, delta).epsilon, f"{right} of {guesses} guesses about {len(seen.members)} {about}"
-    return found("one training", claimed, lambda r: trade_off(plan, r), delta, present, absent, lower, lower <= claimed, told)
+    return found("one training", claimed, lambda r: trade_off(plan, r), delta, arms, lower, told, lower <= claimed)

@@ -19,11 +19,11 @@ import math
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hush.errors import HushError, NoGuarantee, UsageError
 from hush.names import pick
@@ -35,6 +35,8 @@ from hush.privacy.population import Population, Released, Spending, looks_like
 from hush.privacy.vocabulary import DiscreteGaussianNoise, Drawn, Phase, Plan
 from hush.privacy.written import phase_from_dict
 from hush.secret import state_dir
+
+T = TypeVar("T")
 
 _SCHEMA = "CREATE TABLE entries (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)"
 _START = "0" * 64
@@ -323,14 +325,13 @@ class Ledger:
 
     # -- what this machine remembers of a ledger it has seen --
 
-    @contextmanager
-    def _remembering(self) -> Iterator[None]:
-        """A run's own ledger may go without a memory; a shared one only where that was typed."""
+    def _recall(self, ask: Callable[[], T]) -> T | None:
+        """What the memory says. A run's own ledger may go without one; a shared one only where that was typed."""
         try:
-            yield
+            return ask()
         except (sqlite3.Error, OSError) as error:
             if self._own:
-                return
+                return None
             why = getattr(error, "strerror", None) or error
             self.no_memory = f"{state_dir()} cannot keep what this machine has seen of ledgers ({why})"
             if self.rollback_protection:
@@ -338,11 +339,10 @@ class Ledger:
                     f"{self.no_memory}, and without that an older copy of {self.path} would pass unseen: let HUSH_HOME name a "
                     "folder that can be written, or go on without (--no-rollback-protection, rollback_protection=False)."
                 ) from None
+            return None
 
     def _compare_with_memory(self) -> None:
-        there, last = None, None
-        with self._remembering():
-            there, last = seen.known(self.id, self.path, self._look)
+        there, last = self._recall(lambda: seen.known(self.id, self.path, self._look)) or (None, None)
         if not self._own and there is not None and there != self.id:
             raise LedgerError(
                 f"{self.path} is not the ledger that this machine has seen there: what was spent in that one would be forgotten. "
@@ -366,25 +366,19 @@ class Ledger:
 
     def _remember(self) -> None:
         """What is there now. Of two copies that append at the same time one is remembered, and the other refused."""
-        if self._look:
-            return
-        last = None
-        with self._remembering():
-            last = seen.remember(self.id, self._seq, self._hash, None if self._own else self.path)
-        self._compare(last)
+        if not self._look:
+            path = None if self._own else self.path
+            self._compare(self._recall(lambda: seen.remember(self.id, self._seq, self._hash, path)))
 
     def _claim(self, run: str) -> None:
         """Remember, before it is charged, that it is here: another ledger cannot take this one's place."""
         if run not in self._claimed and not self._look:
-            with self._remembering():
-                seen.claim(run, self.id)
+            self._recall(lambda: seen.claim(run, self.id))
             self._claimed.add(run)
 
     def charged_here(self, run: str) -> bool | None:
         """Whether this machine remembers that a run was charged in this ledger, or in another; None where it does not know it."""
-        known = None
-        with self._remembering():
-            known = seen.charged_in(run, self._look)
+        known = self._recall(lambda: seen.charged_in(run, self._look))
         return None if known is None else known == self.id
 
 
@@ -418,17 +412,10 @@ def _refuse_another_file(path: Path) -> None:
 def _tell(populations: dict[str, Population], kind: str, body: dict[str, Any], seq: int) -> None:
     """What one entry changes."""
     if kind == "population":
-        pool = populations.get(body["name"])
-        populations[body["name"]] = Population(
-            body["name"],
-            int(body["size"]),
-            Unit(body["unit"]),
-            Relation(body["relation"]),
-            body["epsilon"],
-            body["delta"],
-            body["adaptive"],
-            pool.runs if pool else {},
-        )
+        name, unit, relation = body["name"], Unit(body["unit"]), Relation(body["relation"])
+        runs = populations[name].runs if name in populations else {}
+        most = (body["epsilon"], body["delta"], body["adaptive"])
+        populations[name] = Population(name, int(body["size"]), unit, relation, *most, runs)
     elif kind == "charge":
         runs = populations[body["population"]].runs
         own = runs.setdefault(body["run"], Spending(phase_from_dict(body["phase"])))

@@ -16,10 +16,9 @@ from hush.privacy import vocabulary as say
 from hush.privacy.bounds import Bound, Quantised, RecordMean
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
-from hush.transforms.noise import Noise as NoiseOnTheSum
+from hush.transforms import BinomialMechanism, Rotate
+from hush.transforms import Noise as NoiseOnTheSum
 from hush.transforms.own_mask import OwnRandK
-from hush.transforms.quantize import BinomialMechanism
-from hush.transforms.rotate import Rotate
 
 OWN_SECRETS = (
     "each client draws the batches and the noise of every step by itself and tells nobody (in this simulation one process draws "

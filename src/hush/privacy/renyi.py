@@ -96,19 +96,16 @@ def _joint(plan: Plan, phase: Phase, relation: Relation) -> Curve:
 def _curve(plan: Plan, release: Release, relation: Relation) -> Curve:
     noise, shares = release.noise, plan.shares(release)
     std, reach = noise.std * math.sqrt(shares), release.bound.l2(relation)
-    if isinstance(noise, say.GaussianNoise):
+    if isinstance(noise, say.DiscreteGaussianNoise) and shares * noise.draws != 1:
+        return _sum_of_discrete_gaussians(reach, std, noise, shares * noise.draws)
+    if isinstance(noise, say.GaussianNoise | say.DiscreteGaussianNoise):
         return lambda orders: orders * (reach / std) ** 2 / 2
-    if isinstance(noise, say.DiscreteGaussianNoise):
-        return _discrete_gaussian(reach, std, noise, shares)
     if isinstance(noise, say.SkellamNoise):
         return _skellam(reach / noise.grid, (std / noise.grid) ** 2, noise.entries)
     raise NoGuarantee(f"{type(noise).__name__} has no Renyi bound.", "Use Gaussian, discrete Gaussian or Skellam noise.")
 
 
-def _discrete_gaussian(reach: float, std: float, noise: say.DiscreteGaussianNoise, shares: int) -> Curve:
-    draws = shares * noise.draws
-    if draws == 1:
-        return lambda orders: orders * (reach / std) ** 2 / 2
+def _sum_of_discrete_gaussians(reach: float, std: float, noise: say.DiscreteGaussianNoise, draws: int) -> Curve:
     assert noise.entries is not None
     share = (std / noise.grid) ** 2 / draws
     tau = 10 * math.fsum(math.exp(-2 * math.pi**2 * share * k / (k + 1)) for k in range(1, draws))

@@ -108,13 +108,9 @@ def figures_of(proof: Proof | None) -> dict[str, Any]:
     told: dict[str, Any] = dict.fromkeys(("epsilon", "delta", "unit", "relation", "view", "epsilon_server", "claimed_epsilon"))
     if proof is None:
         return told
-    proved = proof.guarantee.to_dict()
-    told |= {key: proved[key] for key in told if key in proved}
-    server, claim = proof.server, proof.claim
-    return told | {
-        "epsilon_server": server.epsilon if server is not None else None,
-        "claimed_epsilon": claim.epsilon if claim is not None else None,
-    }
+    others = {"epsilon_server": proof.server, "claimed_epsilon": proof.claim}
+    figures = proof.guarantee.to_dict() | {key: one.epsilon for key, one in others.items() if one is not None}
+    return {key: figures.get(key) for key in told}
 
 
 def certify(plan: Plan | None, delta: float | None, method: Method) -> Proof | None:
