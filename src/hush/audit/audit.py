@@ -6,23 +6,19 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 
-from hush.audit.findings import DELTA, Attack, Audit, Scene, found, rates
+from hush.audit.findings import Attack, Audit, Scene, Scored, against_plan, rates, told_apart
 from hush.audit.open_sketch import opened
 from hush.audit.record_audit import RECORD_SCENES, audit_records
 from hush.audit.sketches import audit_as_written, is_as_written
 from hush.audit.stage import Stage, readable
-from hush.audit.statistics import EPS, against_profile, one_run_epsilon
 from hush.audit.structural import structural_checks
-from hush.audit.training import CANARIES, guess, watch_training
+from hush.audit.training import by_guesses, watch_training
 from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation, SecretParticipation
-from hush.core import Bound, Method
+from hush.core import Bound, Method, scope
 from hush.engines.conclude import clip_of
 from hush.errors import NoGuarantee, UsageError
-from hush.privacy.accountant import account, profile
-from hush.privacy.attack import trade_off
 from hush.privacy.plan import needs_noise, plan_of, with_noise
 from hush.privacy.record_plan import has_own_noise
 from hush.tasks.task import Task
@@ -35,6 +31,18 @@ SCENES = (Scene(2, 1.0, 20_000), Scene(10, 0.3, 10_000))
 """The first is sharpest on noise and clip, the second sees sampling."""
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A stage is thousands of small steps, at which threads wait for each other more than they work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@_one_thread()
 def audit(
     method: Method,
     cohort: Cohort | None = None,
@@ -54,34 +62,11 @@ def audit(
         raise UsageError(f"cohort is the kind that is claimed, such as hush.Poisson(10), not {cohort!r}.")
     if needs_noise(method):
         method = with_noise(method, getattr(method.local, "shows_at", 1.0))
-    with _one_thread():
-        if is_as_written(method):
-            return audit_as_written(method, scenes[0].victims if scenes else SCENES[0].victims)
-        if has_own_noise(method):
-            return audit_records(method, cohort or Rotation(1), task, rounds, scenes if scenes is not None else RECORD_SCENES, tell)
-        return _audit(method, cohort or Poisson(1), task, rounds, rate, scenes if scenes is not None else SCENES, tell)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """A stage is thousands of small steps, at which threads wait for each other more than they work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _audit(
-    method: Method,
-    kind: Cohort,
-    task: Task | None,
-    rounds: int,
-    rate: float,
-    scenes: tuple[Scene, ...],
-    tell: Callable[[str], None],
-) -> Audit:
+    if is_as_written(method):
+        return audit_as_written(method, scenes[0].victims if scenes else SCENES[0].victims)
+    if has_own_noise(method):
+        return audit_records(method, cohort or Rotation(1), task, rounds, scenes if scenes is not None else RECORD_SCENES, tell)
+    kind, scenes = cohort or Poisson(1), scenes if scenes is not None else SCENES
     if method.pipeline.bound(Bound()).pending:
         raise NoGuarantee(
             f"The bound of {method.name} is that of one model's sketches, and an audit's stage is another model.",
@@ -123,35 +108,25 @@ def _attack(method: Method, kind: Cohort, scene: Scene, clients: int) -> Attack:
     cohort = cohort_like(kind, clients, scene.rate, scene.rounds)
     plan = plan_of(method, cohort, clients, scene.rounds)
     stage = Stage(method, cohort, clients)
-    present: list[np.ndarray] = []
-    absent: list[np.ndarray] = []
-    while min(sum(len(part) for part in arm) for arm in (present, absent)) < scene.victims:
-        members = torch.rand(clients) < 0.5
-        now, scores = stage.start(), torch.zeros(clients, dtype=torch.float64)
-        for index in range(scene.rounds):
-            sign = 1.0 if index % 2 == 0 else -1.0
-            now, release = stage.play(now, members, sign)
-            scores += sign * release.values[torch.arange(clients) % len(release.values)]
-        present.append(scores[members].numpy())
-        absent.append(scores[~members].numpy())
-    there, away = np.concatenate(present), np.concatenate(absent)
-    finding = against_profile(there, away, profile(plan, EPS), DELTA)
-    told = f"margin {finding.margin:+.3f}; above 0 falsifies the claim"
-    name, claimed = f"{scene.rounds} rounds at rate {scene.rate:g}", account(plan, DELTA).epsilon
-    return found(name, claimed, lambda r: trade_off(plan, r), DELTA, there, away, finding.epsilon, finding.margin <= 0, told)
+
+    def played() -> Iterator[Scored]:
+        while True:
+            members = torch.rand(clients) < 0.5
+            now, scores = stage.start(), torch.zeros(clients, dtype=torch.float64)
+            for index in range(scene.rounds):
+                sign = 1.0 if index % 2 == 0 else -1.0
+                now, release = stage.play(now, members, sign)
+                scores += sign * release.values[torch.arange(clients) % len(release.values)]
+            yield scores, members
+
+    return against_plan(f"{scene.rounds} rounds at rate {scene.rate:g}", plan, told_apart(played(), scene.victims))
 
 
 def _training(method: Method, kind: Cohort, task: Task, rounds: int, rate: float) -> Attack:
     """Guesses about canaries in one real training."""
-    size = 10.0 * (clip_of(method, {f"pipeline.{k}": v for k, v in method.pipeline.init(8).items()}) or 1.0)
+    size = 10.0 * (clip_of(method, scope("pipeline", method.pipeline.init(8))) or 1.0)
     seen = watch_training(method, task, lambda clients: cohort_like(kind, clients, rate, rounds), rounds, size)
-    guesses, right = guess(seen.members, seen.scores)
-    lower = one_run_epsilon(CANARIES, guesses, right, seen.delta)
-    claimed, plan = account(seen.plan, seen.delta).epsilon, seen.plan
-    told = f"{right} of {guesses} guesses about {CANARIES} canaries right, in one training of {rounds} rounds at rate {rate:g}"
-    return found(
-        "one training", claimed, lambda r: trade_off(plan, r), seen.delta, seen.present, seen.absent, lower, lower <= claimed, told
-    )
+    return by_guesses(seen, f"canaries right, in one training of {rounds} rounds at rate {rate:g}")
 
 
 __all__ = ["Attack", "Audit", "Scene", "audit", "cohort_like", "rates"]

@@ -2,50 +2,31 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from hush.audit.stage import messages, on_stage
+from hush.audit.training import Watched, fair_coins
 from hush.cohort import Cohort
 from hush.core import Method
 from hush.engines.round import play_round
-from hush.engines.simulation import set_up, start
-from hush.engines.summing import clients_of
+from hush.engines.simulation import start
 from hush.local.flat import FlatModel
-from hush.privacy.vocabulary import Plan
-from hush.secret import Secret
 from hush.tasks.task import Clients, Task
 
 CANARY_DELTA = 1e-5
 
 
-@dataclass(frozen=True)
-class WatchedRecords:
-    """Scores of each client's canary, whether it was there or another one, and the plan of the training."""
-
-    plan: Plan
-    members: np.ndarray
-    scores: np.ndarray
-
-
-def watch_records(method: Method, cohort: Cohort, task: Task, rounds: int) -> WatchedRecords:
+def watch_records(method: Method, cohort: Cohort, task: Task, rounds: int) -> Watched:
     """Train once; score each canary by how much its client's messages point down its own gradient, and down the other one's not."""
     real = task.train
     clients = real.count
-    members = torch.from_numpy(np.frombuffer(os.urandom(clients), dtype=np.uint8) % 2 == 0)
+    members = fair_coins(clients)
     first, second = _canaries(real)
-    ready = set_up(
-        method,
-        replace(task, clients=_with_canaries(real, first, second, members), test=None, validation=None),
-        rounds=rounds,
-        cohort=cohort,
-        device="cpu",
-        eval_every=10**9,
-    )
-    run = ready.drawing(Secret.fresh())  # also where nothing is proved, and a run may repeat
+    watched = replace(task, clients=_with_canaries(real, first, second, members), test=None, validation=None)
+    run = on_stage(method, watched, cohort, rounds=rounds)
     now, _ = start(run, None)
     scores = torch.zeros(clients, dtype=torch.float64)
     for _ in range(rounds):
@@ -53,15 +34,12 @@ def watch_records(method: Method, cohort: Cohort, task: Task, rounds: int) -> Wa
         ids, _ = run.cohort.draw(now.round, clients, now.cohort_state, run.identity.secret)
         if len(ids):
             public = run.method.prepare(now.params, now.state, rnd, run.data.server)
-            data, keys = clients_of(run, ids, rnd)
-            sent, _ = run.method.contribute(run.data.learner, now.params, data, rnd, keys, public)
-            rows = run.method.pipeline.unpack(sent, rnd, keys, public).double()
-            scores[ids] += _toward(run.data.learner, now.params, rows, first, ids, keys) - _toward(
-                run.data.learner, now.params, rows, second, ids, keys
-            )
+            rows, keys = messages(run, ids, rnd, now.params, public)
+            one, other = (_toward(run.data.learner, now.params, rows.double(), own, ids, keys) for own in (first, second))
+            scores[ids] += one - other
         now, _, _ = play_round(run, now)
     assert run.privacy.plan is not None
-    return WatchedRecords(run.privacy.plan, members.numpy(), scores.numpy())
+    return Watched(run.privacy.plan, CANARY_DELTA, members.numpy(), scores.numpy())
 
 
 Records = tuple[Tensor, Tensor]

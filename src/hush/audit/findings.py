@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from hush.audit.statistics import proved_roc, roc
+from hush.audit.statistics import EPS, against_profile, proved_roc, roc
 from hush.audit.structural import Check
+from hush.privacy.accountant import account, profile
+from hush.privacy.attack import trade_off
+from hush.privacy.vocabulary import Plan
 
 DELTA = 1e-5
 """At which the staged attacks report epsilon."""
@@ -80,18 +85,17 @@ def rates() -> np.ndarray:
     return _RATES
 
 
-def found(
-    name: str,
-    claimed: float,
-    curve: Callable[[np.ndarray], np.ndarray],
-    delta: float,
-    present: np.ndarray,
-    absent: np.ndarray,
-    epsilon: float,
-    passed: bool,
-    told: str,
-) -> Attack:
-    """An attack's scores as figures and curves; `curve` gives the highest true-positive rates that the claim allows."""
+Scored = tuple[Tensor, Tensor]
+"""Scores of victims, and which of them were in."""
+Arms = tuple[np.ndarray, np.ndarray]
+"""Scores of those who were in, and of those who were not."""
+Curve = Callable[[np.ndarray], np.ndarray]
+"""The highest true-positive rates that a claim allows, at some false-positive rates."""
+
+
+def found(name: str, claimed: float, curve: Curve, delta: float, arms: Arms, epsilon: float, told: str, passed: bool) -> Attack:
+    """An attack's scores as figures and curves, beside the `curve` that is claimed."""
+    present, absent = arms
     return Attack(
         name=name,
         victims=min(len(present), len(absent)),
@@ -104,3 +108,23 @@ def found(
         proved=proved_roc(present, absent, _RATES),
         claimed=curve(_RATES),
     )
+
+
+def told_apart(played: Iterable[Scored], victims: float = math.inf) -> Arms:
+    """The scores of all rounds, or of as many as give so many `victims` in either arm."""
+    present: list[np.ndarray] = []
+    absent: list[np.ndarray] = []
+    for scores, members in played:
+        present.append(scores[members].numpy())
+        absent.append(scores[~members].numpy())
+        if min(sum(map(len, present)), sum(map(len, absent))) >= victims:
+            break
+    return np.concatenate(present), np.concatenate(absent)
+
+
+def against_plan(name: str, plan: Plan, arms: Arms, more: str = "") -> Attack:
+    """An attack's scores against the whole profile that a plan claims."""
+    finding = against_profile(*arms, profile(plan, EPS), DELTA)
+    told = f"margin {finding.margin:+.3f}; above 0 falsifies the claim{more}"
+    claimed = account(plan, DELTA).epsilon
+    return found(name, claimed, lambda r: trade_off(plan, r), DELTA, arms, finding.epsilon, told, finding.margin <= 0)

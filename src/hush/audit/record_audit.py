@@ -5,26 +5,26 @@ A paper's own words are held against the paper's own claim: the audit then shows
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from hush.audit.canary_records import CANARY_DELTA, watch_records
-from hush.audit.findings import DELTA, Attack, Audit, Scene, found
+from hush.audit.canary_records import watch_records
+from hush.audit.findings import DELTA, Arms, Attack, Audit, Scene, Scored, against_plan, found, told_apart
 from hush.audit.record_checks import neighbour_check, record_checks
 from hush.audit.records import RecordStage, along, everywhere
-from hush.audit.statistics import EPS, FAR, against_profile, one_run_epsilon
-from hush.audit.training import guess
+from hush.audit.statistics import EPS, FAR, against_profile
+from hush.audit.training import by_guesses
 from hush.cohort import Cohort, FixedSize, Rotation
 from hush.core import Method
 from hush.local.as_written import AsWritten, CpfedAsWritten
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import L2Clip
-from hush.privacy.accountant import account, profile
-from hush.privacy.attack import trade_off, trade_off_of
+from hush.privacy.attack import trade_off_of
 from hush.privacy.plan import plan_of
 from hush.privacy.record_plan import record_plan
 from hush.privacy.vocabulary import Enrolled, Plan
@@ -64,65 +64,43 @@ def audit_records(
 def _attack(method: Method, local: DpSgd, scene: Scene) -> Attack:
     """Victims whose record points one way or the other, by the auditor's coin; each client's messages are watched."""
     size = max(local.batch_size, round(local.batch_size / scene.rate))
-    staged = replace(method, local=replace(local, steps=1))
-    stage = RecordStage(staged, _CLIENTS, size, _DIM)
-    enrolled = Enrolled(_CLIENTS, size, dim=_DIM)
-    plan = plan_of(stage.run.method, stage.run.cohort, enrolled, scene.rounds)
-    one: list[np.ndarray] = []
-    other: list[np.ndarray] = []
-    index = 0
-    while min(sum(map(len, one)), sum(map(len, other))) < scene.victims:
-        signs = torch.rand(_CLIENTS) < 0.5
-        stage.plant(everywhere(_CLIENTS, _DIM, signs.double() * 2 - 1, 1e3 * stage.local.reach(_DIM)))
-        scores = torch.zeros(_CLIENTS, dtype=torch.float64)
-        for _ in range(scene.rounds):
-            scores += along(stage.play(index))
-            index += 1
-        one.append(scores[signs].numpy())
-        other.append(scores[~signs].numpy())
-    there, away = np.concatenate(one), np.concatenate(other)
-    finding = against_profile(there, away, profile(plan, EPS), DELTA)
-    told = f"margin {finding.margin:+.3f}; above 0 falsifies the claim"
+    stage = RecordStage(replace(method, local=replace(local, steps=1)), _CLIENTS, size, _DIM)
+    plan = plan_of(stage.run.method, stage.run.cohort, Enrolled(_CLIENTS, size, dim=_DIM), scene.rounds)
+
+    def played() -> Iterator[Scored]:
+        for first in itertools.count(0, scene.rounds):
+            signs = torch.rand(_CLIENTS) < 0.5
+            stage.plant(everywhere(_CLIENTS, _DIM, signs.double() * 2 - 1, 1e3 * stage.local.reach(_DIM)))
+            scores = torch.zeros(_CLIENTS, dtype=torch.float64)
+            for index in range(first, first + scene.rounds):
+                scores += along(stage.play(index))
+            yield scores, signs
+
     name = f"{scene.rounds} rounds, a record in {scene.rate:g} of the batches"
-    claimed = account(plan, DELTA).epsilon
-    return found(name, claimed, lambda r: trade_off(plan, r), DELTA, there, away, finding.epsilon, finding.margin <= 0, told)
+    return against_plan(name, plan, told_apart(played(), scene.victims))
 
 
 def _training(method: Method, cohort: Cohort, task: Task, rounds: int) -> Attack:
     """Guesses about canary records in one real training."""
     seen = watch_records(method, cohort, task, rounds)
-    guesses, right = guess(seen.members, seen.scores)
-    lower = one_run_epsilon(len(seen.members), guesses, right, CANARY_DELTA)
-    claimed = account(seen.plan, CANARY_DELTA).epsilon
-    told = f"{right} of {guesses} guesses about {len(seen.members)} canary records right, in one training of {rounds} rounds"
-    return found(
-        "one training",
-        claimed,
-        lambda r: trade_off(seen.plan, r),
-        CANARY_DELTA,
-        seen.scores[seen.members],
-        seen.scores[~seen.members],
-        lower,
-        lower <= claimed,
-        told,
-    )
+    return by_guesses(seen, f"canary records right, in one training of {rounds} rounds")
 
 
 def _against_claim(method: Method, local: AsWritten) -> Attack:
     """The paper's own words against the paper's own figure, on data that keep to what it assumes or says it enforces."""
     if isinstance(local, CpfedAsWritten):
-        method, there, away, plan, name = _sum_of_a_sampled_cohort(method, local)
+        method, arms, plan, name = _sum_of_a_sampled_cohort(method, local)
     else:
-        method, there, away, plan, name = _one_coordinate(method, local)
+        method, arms, plan, name = _one_coordinate(method, local)
     deltas = _claimed_profile(method, plan)
-    worst = against_profile(there, away, deltas, DELTA, levels=FAR)
+    worst = against_profile(*arms, deltas, DELTA, levels=FAR)
     delta = float(np.interp(worst.at, EPS, deltas))  # where the claim fails most, or comes closest to it
-    lower = against_profile(there, away, deltas, delta, levels=FAR).epsilon
+    lower = against_profile(*arms, deltas, delta, levels=FAR).epsilon
     told = f"margin {worst.margin:+.3f}; above 0 falsifies the paper's claim"
-    return found(name, worst.at, lambda r: trade_off_of(EPS, deltas, r), delta, there, away, lower, worst.margin <= 0, told)
+    return found(name, worst.at, lambda r: trade_off_of(EPS, deltas, r), delta, arms, lower, told, worst.margin <= 0)
 
 
-Staged = tuple[Method, np.ndarray, np.ndarray, Plan, str]
+Staged = tuple[Method, Arms, Plan, str]
 """What was staged, the scores of both arms, the plan that the paper's words give, and the name of it."""
 
 
@@ -134,20 +112,19 @@ def _one_coordinate(method: Method, local: AsWritten) -> Staged:
     local = replace(local, clip=clip, steps=1, batch_size=each)
     staged = replace(method, local=local)
     stage = RecordStage(staged, clients, each, dim)
-    one: list[np.ndarray] = []
-    other: list[np.ndarray] = []
-    for index in range(_REPEATS):
-        places = stage.masks(index).double().topk(each).indices
-        signs = torch.rand(clients, each) < 0.5
-        records = torch.zeros(clients, each, dim, dtype=torch.float64)
-        records.scatter_(2, places[:, :, None], ((signs.double() * 2 - 1) * clip.norm)[:, :, None])
-        stage.plant_all(records)
-        scores = stage.play(index).values.gather(1, places)
-        one.append(scores[signs].numpy())
-        other.append(scores[~signs].numpy())
+
+    def played() -> Iterator[Scored]:
+        for index in range(_REPEATS):
+            places = stage.masks(index).double().topk(each).indices
+            signs = torch.rand(clients, each) < 0.5
+            records = torch.zeros(clients, each, dim, dtype=torch.float64)
+            records.scatter_(2, places[:, :, None], ((signs.double() * 2 - 1) * clip.norm)[:, :, None])
+            stage.plant_all(records)
+            yield stage.play(index).values.gather(1, places), signs
+
     plan = record_plan(staged, Rotation(clients), Enrolled(clients, each, dim=dim), 1, None)
     name = "1 round, 1 step: records within the L2 clip, each on one coordinate that is sent"
-    return staged, np.concatenate(one), np.concatenate(other), plan, name
+    return staged, told_apart(played()), plan, name
 
 
 def _sum_of_a_sampled_cohort(method: Method, local: AsWritten) -> Staged:
@@ -157,26 +134,21 @@ def _sum_of_a_sampled_cohort(method: Method, local: AsWritten) -> Staged:
     staged = replace(method, local=local)
     cohort = FixedSize(few)
     stage = RecordStage(staged, clients, 1, clients, cohort=cohort)
-    length = local.reach(clients)
-    one: list[np.ndarray] = []
-    other: list[np.ndarray] = []
-    for index in range(rounds):
-        ids, _ = cohort.draw(index, clients, {}, stage.run.identity.secret)
-        signs = torch.rand(clients) < 0.5
-        total = stage.total_of(index, ids, (signs.double() * 2 - 1) * length)
-        one.append(total[signs].numpy())
-        other.append(total[~signs].numpy())
+
+    def played() -> Iterator[Scored]:
+        for index in range(rounds):
+            ids, _ = cohort.draw(index, clients, {}, stage.run.identity.secret)
+            signs = torch.rand(clients) < 0.5
+            yield stage.total_of(index, ids, (signs.double() * 2 - 1) * local.reach(clients)), signs
+
     plan = record_plan(staged, cohort, Enrolled(clients, local.batch_size, dim=clients), 1, None)
-    return staged, np.concatenate(one), np.concatenate(other), plan, "1 round, 1 step: the sum of a secret cohort of 1 in 100"
+    return staged, told_apart(played()), plan, "1 round, 1 step: the sum of a secret cohort of 1 in 100"
 
 
 def _claimed_profile(method: Method, plan: Plan) -> np.ndarray:
     """delta(eps) as the paper's theorem has it: the least delta at which it states no more than eps."""
     assert method.claim is not None
     grid = np.logspace(-12, -1e-6, 600)
-    figures = []
-    for delta in grid:
-        claim = method.claim(plan, float(delta), method)
-        figures.append(claim.epsilon if claim is not None and claim.epsilon is not None else math.inf)
-    stated = np.array(figures)
+    claims = [method.claim(plan, float(delta), method) for delta in grid]
+    stated = np.array([math.inf if claim is None or claim.epsilon is None else claim.epsilon for claim in claims])
     return np.array([float(grid[stated <= eps].min()) if bool((stated <= eps).any()) else 1.0 for eps in EPS])

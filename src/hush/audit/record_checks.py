@@ -13,18 +13,15 @@ from scipy import stats
 from torch import Tensor
 
 from hush.audit.records import RecordStage, along, everywhere
-from hush.audit.statistics import scale_alarm
-from hush.audit.structural import Check
+from hush.audit.structural import Check, freshness_checks, participations, scale_check
 from hush.cohort import Cohort
 from hush.core import Method
 from hush.local.dp_sgd import DpSgd, Read
 from hush.privacy.record_plan import record_plan
 from hush.privacy.vocabulary import BinomialNoise, Enrolled
 from hush.random import keys_of
-from hush.secret import Secret
 from hush.tasks.task import Task
 
-_SIX = 6.0
 _CLIENTS, _ENTRIES, _ROUNDS, _FEW_STEPS = 10, 1000, 20, 8
 """A silent stage: 10 clients send 1000 entries each, in 20 rounds of up to 8 steps."""
 _MANY, _STEPS = 400, 20
@@ -36,22 +33,15 @@ def record_checks(method: Method, cohort: Cohort) -> list[Check]:
     local = method.local
     assert isinstance(local, DpSgd)
     binomial = not local.noise
-    checks = [*_noise_checks(method, binomial)]
+    checks = [*_noise_checks(method, local, binomial)]
     if not binomial:  # its clip and its batches are judged without noise; cpSGD's rounding would be in the way
-        checks += [*_clip_checks(method), *_batch_checks(method)]
+        checks += [*_clip_checks(method, local), *_batch_checks(method, local)]
     return [*checks, _cap(cohort)]
 
 
-def _dim(method: Method) -> int:
-    """So many coordinates that enough of them are sent."""
-    assert isinstance(method.local, DpSgd)
-    return max(_ENTRIES, math.ceil(_ENTRIES / (method.local.mask.ratio if method.local.mask else 1.0)))
-
-
-def _noise_checks(method: Method, binomial: bool) -> Iterator[Check]:
-    """Clients whose records are all zero send noise alone."""
-    local, dim = method.local, _dim(method)
-    assert isinstance(local, DpSgd)
+def _noise_checks(method: Method, local: DpSgd, binomial: bool) -> Iterator[Check]:
+    """Clients whose records are all zero send noise alone, of so many coordinates that enough of them are sent."""
+    dim = max(_ENTRIES, math.ceil(_ENTRIES / (local.mask.ratio if local.mask else 1.0)))
     few = replace(method, local=replace(local, steps=min(local.steps, _FEW_STEPS)))
     stage = RecordStage(few, _CLIENTS, max(1, local.batch_size), dim)
     std = math.sqrt(stage.local.steps) * (stage.local.noise or 0.0)
@@ -62,38 +52,23 @@ def _noise_checks(method: Method, binomial: bool) -> Iterator[Check]:
         std = noise.std * local.batch_size / local.reach(dim)
     rounds = [stage.play(index) for index in range(_ROUNDS)]
     z = torch.stack([row[sent] for r in rounds for row, sent in zip(r.values, r.active, strict=True)]) / std
-    squares, count = float(z.square().sum()), z.numel()
-    yield Check(
-        "noise scale",
-        not scale_alarm(squares, count),
-        f"{math.sqrt(squares / count):.4f} of what is claimed, over {count:,} values",
-    )
+    count = z.numel()
+    yield scale_check(z, "noise scale", f"over {count:,} values")
     if not binomial:
         bare = int((z == 0).sum())
         yield Check("every entry noised", bare == 0, f"{bare:,} of {count:,} values are zero")
     outside = max(float(r.values[~r.active].abs().max()) if bool((~r.active).any()) else 0.0 for r in rounds)
     yield Check("nothing elsewhere", outside == 0, f"outside of the masks the largest value is {outside:.3g}")
-    mean = float(z.sum()) / math.sqrt(count)
-    yield Check("noise centred", abs(mean) < _SIX, f"{mean:+.1f} standard deviations off zero")
-    unit = z / z.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    overlap = float((unit @ unit.T).fill_diagonal_(0.0).abs().max()) * math.sqrt(z.shape[1])
-    limit = math.sqrt(_SIX**2 + 2 * math.log(len(z) ** 2))
-    yield Check(
-        "noise fresh for each client and round", overlap < limit, f"the most alike correlate by {overlap:.1f} standard deviations"
-    )
-    beside = float((z[:, 1:] * z[:, :-1]).sum() / math.sqrt(z[:, 1:].numel()))
-    yield Check("noise fresh in each entry", abs(beside) < _SIX, f"neighbours correlate by {beside:+.1f} standard deviations")
+    yield from freshness_checks(z, "noise fresh for each client and round", "the most alike")
     again = RecordStage(few, _CLIENTS, max(1, local.batch_size), dim).play(0)
     same = bool(torch.equal(again.values, rounds[0].values))
     yield Check("noise is secret", not same, "a second run with the same seed " + ("repeats it" if same else "draws other noise"))
 
 
-def _clip_checks(method: Method) -> Iterator[Check]:
+def _clip_checks(method: Method, local: DpSgd) -> Iterator[Check]:
     """Without noise, what the victim alone adds in one step of which it is surely part."""
-    local, dim = method.local, 64
-    assert isinstance(local, DpSgd)
     silent = replace(method, local=replace(local, noise=0.0, steps=1))
-    sizes = (1e-3, 0.5, 1.0, 10.0, 1e6, 1e20)
+    sizes, dim = (1e-3, 0.5, 1.0, 10.0, 1e6, 1e20), 64
     stage = RecordStage(silent, len(sizes), local.batch_size, dim)
     reach = stage.local.reach(dim)
     active = stage.masks(0).double()
@@ -103,8 +78,7 @@ def _clip_checks(method: Method) -> Iterator[Check]:
     yield Check(
         "clip", worst <= 1 + 1e-6, f"a record adds {worst:.6f} of what is claimed at most, from gradients of up to 1e20 times it"
     )
-    least = 0.999 * min(sizes[2], 1.0)
-    kept = bool((norms[2:] > least).all())
+    kept = bool((norms[2:] > 0.999).all())
     yield Check("clip keeps what it may", kept, f"large gradients add {float(norms[2:].min()):.4f} of what is allowed at least")
     for broken in (torch.nan, torch.inf):
         stage.plant(torch.full((len(sizes), dim), broken))
@@ -112,11 +86,9 @@ def _clip_checks(method: Method) -> Iterator[Check]:
         yield Check(f"a record of {broken}", silent_too, "adds nothing" if silent_too else "gets through")
 
 
-def _batch_checks(method: Method) -> Iterator[Check]:
+def _batch_checks(method: Method, local: DpSgd) -> Iterator[Check]:
     """Without noise, how often the victim was in: binomial over the steps, at the claimed rate, whatever else was drawn."""
-    local, dim = method.local, 16
-    assert isinstance(local, DpSgd)
-    size = 3 * local.batch_size
+    size, dim = 3 * local.batch_size, 16
     silent = replace(method, local=replace(local, noise=0.0, steps=_STEPS))
     stage = RecordStage(silent, _MANY, size, dim)
     stage.plant(everywhere(_MANY, dim, torch.ones(_MANY), 1e3 * stage.local.reach(dim)))
@@ -172,9 +144,5 @@ def _chi_square(seen: np.ndarray, expected: np.ndarray) -> float:
 def _cap(cohort: Cohort) -> Check:
     """No client joins more rounds than are accounted."""
     clients, rounds = max(40, 4 * math.ceil(cohort.size)), 60
-    state, taken, secret = cohort.init(clients), torch.zeros(clients, dtype=torch.int64), Secret.fresh()
-    for index in range(rounds):
-        ids, state = cohort.draw(index, clients, state, secret)
-        taken[ids] += 1
-    most, allowed = int(taken.max()), cohort.most_participations(rounds, clients)
+    most, allowed = int(participations(cohort, clients, rounds).max()), cohort.most_participations(rounds, clients)
     return Check("participations", most <= allowed, f"nobody joins more than {most} of {rounds} rounds; {allowed} are accounted")

@@ -13,14 +13,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from hush.audit.stage import messages, on_stage, opening
 from hush.cohort import Cohort, Rotation
 from hush.core import Method
-from hush.engines.run import Run
-from hush.engines.simulation import set_up
 from hush.engines.summing import clients_of
 from hush.errors import UsageError
 from hush.local.dp_sgd import DpSgd
-from hush.secret import Secret
 from hush.server import Average
 from hush.tasks.task import Clients, Task
 
@@ -45,14 +43,12 @@ class RecordStage:
         self.size, self.dim = size, dim
         method = replace(method, local=self.local, server=Average(1.0))
         task = Task(
-            model=_linear(dim),
+            model=_Weights(dim),
             clients=Clients(torch.zeros(clients * size, dim), torch.zeros(clients * size), torch.full((clients,), size)),
             loss=_output,
             name="audit",
         )
-        cohort = cohort or Rotation(clients)
-        run = set_up(method, task, rounds=1, cohort=cohort, device="cpu", chunk=clients, eval_every=10**9)
-        self.run: Run = run.drawing(Secret.fresh())  # also where nothing is proved, and a run may repeat
+        self.run = on_stage(method, task, cohort or Rotation(clients), chunk=clients)
         self.ids = torch.arange(clients)
 
     @property
@@ -78,12 +74,9 @@ class RecordStage:
 
     def play(self, index: int) -> Messages:
         """What every client sends in round `index`, undone up to the sums of its batches: sum over steps, in units of reach."""
-        run, rnd = self.run, self.run.round(index)
-        params = run.data.learner.initial()
-        public = run.method.prepare(params, run.method.init(params), rnd, run.data.server)
-        data, keys = clients_of(run, self.ids, rnd)
-        sent, _ = run.method.contribute(run.data.learner, params, data, rnd, keys, public)
-        rows = run.method.pipeline.unpack(sent, rnd, keys, public).double()
+        run = self.run
+        rnd, params, public = opening(run, index)
+        rows = messages(run, self.ids, rnd, params, public)[0].double()
         for part in reversed(run.method.pipeline.parts):  # what the server does with integers: linear, so row by row
             if run.method.uplink(self.dim).integer:
                 state = part.init(self.dim)
@@ -93,16 +86,11 @@ class RecordStage:
 
     def total_of(self, index: int, ids: Tensor, lengths: Tensor) -> Tensor:
         """The sum over the clients `ids` alone, client i with a record of `lengths[i]` on coordinate i; in units of reach."""
-        run, rnd = self.run, self.run.round(index)
         records = torch.zeros(len(ids), self.dim, dtype=self.run.data.train.x.dtype)
         records[torch.arange(len(ids)), ids] = lengths[ids].to(records.dtype)
         self.run.data.train.x[self.victims[ids]] = records
-        params = run.data.learner.initial()
-        public = run.method.prepare(params, run.method.init(params), rnd, run.data.server)
-        data, keys = clients_of(run, ids, rnd)
-        sent, _ = run.method.contribute(run.data.learner, params, data, rnd, keys, public)
-        total = run.method.pipeline.unpack(sent, rnd, keys, public).sum(0, dtype=torch.float64)
-        return total * self.local.batch_size / self.local.reach(self.dim)
+        sent, _ = messages(self.run, ids, *opening(self.run, index))
+        return sent.sum(0, dtype=torch.float64) * self.local.batch_size / self.local.reach(self.dim)
 
 
 class _Weights(nn.Module):
@@ -114,10 +102,6 @@ class _Weights(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.layer(x)
         return out[:, 0]
-
-
-def _linear(dim: int) -> nn.Module:
-    return _Weights(dim)
 
 
 def _output(outputs: Tensor, targets: Tensor) -> Tensor:

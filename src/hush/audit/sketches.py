@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hush.audit.findings import DELTA, Attack, Audit, found
-from hush.audit.statistics import EPS, against_profile
+from hush.audit.findings import Audit, Scored, against_plan, told_apart
 from hush.cohort import FixedSize
 from hush.core import Method, Round
-from hush.privacy.accountant import account, profile
-from hush.privacy.attack import trade_off
 from hush.privacy.guarantee import Relation
 from hush.privacy.plan import plan_of
 from hush.random import keys_of
@@ -44,28 +41,17 @@ def audit_as_written(method: Method, victims: int = 20_000) -> Audit:
     gradients = 10 * clip * filled_counters(hashes, _VICTIMS)
     public = (None,) * len(sized.pipeline.parts)
     rows = sized.pipeline.encode(gradients, rnd, keys_of(0, torch.arange(_VICTIMS)), public)
-    secret, present, absent = Secret.fresh(), [], []
-    for index in range(-(-2 * victims // _VICTIMS)):
-        members = torch.rand(_VICTIMS) < 0.5
-        noised, _ = noise.decode(rows[members].sum(0), {}, replace(rnd, index=index), None, secret)
-        scores = rows @ noised
-        present.append(scores[members].numpy())
-        absent.append(scores[~members].numpy())
-    there, away = np.concatenate(present), np.concatenate(absent)
-    finding = against_profile(there, away, profile(plan, EPS), DELTA)
+    secret = Secret.fresh()
+
+    def played() -> Iterator[Scored]:
+        for index in range(-(-2 * victims // _VICTIMS)):
+            members = torch.rand(_VICTIMS) < 0.5
+            noised, _ = noise.decode(rows[members].sum(0), {}, replace(rnd, index=index), None, secret)
+            yield rows @ noised, members
+
     longest = float(rows.norm(dim=1).mean()) / clip
-    told = f"margin {finding.margin:+.3f}; above 0 falsifies the claim; these sketches are {longest:.2f} times as long as the clip"
-    attack: Attack = found(
-        "clients that fill a counter",
-        account(plan, DELTA).epsilon,
-        lambda r: trade_off(plan, r),
-        DELTA,
-        there,
-        away,
-        finding.epsilon,
-        finding.margin <= 0,
-        told,
-    )
+    more = f"; these sketches are {longest:.2f} times as long as the clip"
+    attack = against_plan("clients that fill a counter", plan, told_apart(played()), more)
     return Audit(method.name, "FixedSize", plan.noise_multiplier, (), (attack,))
 
 

@@ -8,17 +8,19 @@ the division.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hush.audit.open_sketch import OpenSketch, opened
 from hush.cohort import Cohort
-from hush.core import LocalUpdate, Method, Public, Round, Shard, Trained
+from hush.core import LocalUpdate, Method, Public, Round, Shard, Trained, scope, within
 from hush.engines.conclude import clip_of
 from hush.engines.round import play_round
 from hush.engines.run import Run, Snapshot
 from hush.engines.simulation import set_up, start
+from hush.engines.summing import clients_of
 from hush.errors import NoGuarantee
 from hush.local.flat import FlatModel
 from hush.secret import Secret
@@ -66,7 +68,7 @@ def published(method: Method, dim: int, rnd: Round, public: Public) -> tuple[Ten
         elif isinstance(part, Rotate):  # ones would be turned into one spike; noise and single entries are not changed in size
             total = total[: int(state[f"{i}.dim"])]
         elif not isinstance(part, Noise):
-            own = {key.removeprefix(f"{i}."): value for key, value in state.items() if key.startswith(f"{i}.")}
+            own = within(str(i), state)
             if public is not None and isinstance(public[i], float):  # today's clip, where it adapts
                 own = {**own, "clip": torch.tensor(public[i], dtype=torch.float64)}
             total, _ = part.decode(total, own, rnd, public[i] if public is not None else None, nobody)
@@ -80,6 +82,24 @@ def readable(method: Method, dim: int) -> int:
     if sketches:
         return int(min(part.readable(dim, Round(0, 0, 1.0)).sum() for part in sketches))
     return method.uplink(dim).entries
+
+
+def on_stage(method: Method, task: Task, cohort: Cohort, rounds: int = 1, **more: Any) -> Run:
+    """A run that is watched, with a secret of its own also where nothing is proved, and a run may repeat."""
+    return set_up(method, task, rounds=rounds, cohort=cohort, device="cpu", eval_every=10**9, **more).drawing(Secret.fresh())
+
+
+def opening(run: Run, index: int = 0) -> tuple[Round, Tensor, Public]:
+    """A round at the weights that training starts from, and what its clients are told."""
+    rnd, params = run.round(index), run.data.learner.initial()
+    return rnd, params, run.method.prepare(params, run.method.init(params), rnd, run.data.server)
+
+
+def messages(run: Run, ids: Tensor, rnd: Round, params: Tensor, public: Public) -> tuple[Tensor, Tensor]:
+    """What clients send in a round, as the server lays it out, and their keys."""
+    data, keys = clients_of(run, ids, rnd)
+    sent, _ = run.method.contribute(run.data.learner, params, data, rnd, keys, public)
+    return run.method.pipeline.unpack(sent, rnd, keys, public), keys
 
 
 class _Vector(nn.Module):
@@ -97,7 +117,6 @@ class _Vector(nn.Module):
 class Release:
     """One round as an adversary sees it: the noisy sum at the entries it publishes, in units of what a client sends."""
 
-    entries: Tensor
     values: Tensor
     elsewhere: float
     """The largest entry outside of those: zero, or something else leaks."""
@@ -122,7 +141,7 @@ class Stage:
         dim = wanted = max(clients, entries)
         while readable(method, dim) < wanted + 1:  # a sparsifier publishes a share of the entries; room for a bit, too
             dim = dim + max(1, dim // 8)
-        clip = clip_of(method, {f"pipeline.{k}": v for k, v in method.pipeline.init(dim).items()}) or 1.0
+        clip = clip_of(method, scope("pipeline", method.pipeline.init(dim))) or 1.0
         self.script = Script(torch.zeros(clients, dtype=torch.bool), size=10.0 * clip)
         staged = replace(method, local=Planted(self.script, method), server=Average(1.0))
         index = torch.arange(clients, dtype=torch.float32)
@@ -134,18 +153,8 @@ class Stage:
             name="audit",
         )
         self.method = method
-        run = set_up(
-            staged,
-            task,
-            rounds=1,
-            cohort=cohort,
-            device="cpu",
-            chunk=256,
-            eval_every=10**9,
-            diagnostics=diagnostics,
-        )
-        # a secret of its own also where nothing is proved, and a run may repeat
-        self.run: Run = replace(run, rounds=10**9, config=replace(run.config, rounds=10**9)).drawing(Secret.fresh())
+        run = on_stage(staged, task, cohort, chunk=256, diagnostics=diagnostics)
+        self.run: Run = replace(run, rounds=10**9, config=replace(run.config, rounds=10**9))
         self._round = 0
 
     def start(self) -> Snapshot:
@@ -167,4 +176,4 @@ class Stage:
         outside = torch.ones_like(total, dtype=torch.bool)
         outside[entries] = False
         stray = float(total[outside].abs().max()) if bool(outside.any()) else 0.0
-        return after, Release(entries, total[entries] / scale, stray)
+        return after, Release(total[entries] / scale, stray)

@@ -16,7 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 from hush.audit.open_sketch import OpenSketch
-from hush.audit.stage import Stage, published
+from hush.audit.stage import Stage, opening, published
 from hush.audit.statistics import scale_alarm
 from hush.cohort import Bounded, Cohort, FixedSize, Rotation
 from hush.core import Chain, Method, Round
@@ -72,21 +72,28 @@ def _play(stage: Stage, members: Tensor, rounds: int) -> tuple[Tensor, float]:
 def _noise_checks(z: Tensor, zeros: float) -> Iterator[Check]:
     """Rounds of pure noise, in units of its claimed standard deviation; an integer is zero with probability `zeros`."""
     count = z.numel()
-    squares = float(z.square().sum())
-    ratio = math.sqrt(squares / count)
-    yield Check("noise scale", not scale_alarm(squares, count), f"{ratio:.4f} of what is claimed, over {count:,} values")
+    yield scale_check(z, "noise scale", f"over {count:,} values")
     bare, allowed = int((z == 0).sum()), stats.poisson.ppf(1 - 1e-6, count * zeros) if zeros else 0
     yield Check(
         "every entry noised", bool(bare <= allowed), f"{bare:,} of {count:,} values are zero; noise makes up to {allowed:.0f} so"
     )
-    mean = float(z.sum()) / math.sqrt(count)
+    yield from freshness_checks(z, "noise fresh in each round", f"the most alike of {len(z)} rounds")
+
+
+def scale_check(z: Tensor, name: str, where: str) -> Check:
+    """Values of pure noise, in units of its claimed standard deviation."""
+    squares, count = float(z.square().sum()), z.numel()
+    return Check(name, not scale_alarm(squares, count), f"{math.sqrt(squares / count):.4f} of what is claimed, {where}")
+
+
+def freshness_checks(z: Tensor, name: str, most_alike: str) -> Iterator[Check]:
+    """Rows of pure noise, in the same units: centred, no two rows alike, no entry like the one beside it."""
+    mean = float(z.sum()) / math.sqrt(z.numel())
     yield Check("noise centred", abs(mean) < _SIX, f"{mean:+.1f} standard deviations off zero")
     rows = z / z.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    overlap = (rows @ rows.T).fill_diagonal_(0.0).abs().max() * math.sqrt(z.shape[1])
-    pairs = z.shape[0] ** 2
-    limit = math.sqrt(_SIX**2 + 2 * math.log(pairs))
-    told = f"the most alike of {z.shape[0]} rounds correlate by {float(overlap):.1f} standard deviations"
-    yield Check("noise fresh in each round", float(overlap) < limit, told)
+    overlap = float((rows @ rows.T).fill_diagonal_(0.0).abs().max()) * math.sqrt(z.shape[1])
+    limit = math.sqrt(_SIX**2 + 2 * math.log(len(z) ** 2))
+    yield Check(name, overlap < limit, f"{most_alike} correlate by {overlap:.1f} standard deviations")
     beside = float((z[:, 1:] * z[:, :-1]).sum() / math.sqrt(z[:, 1:].numel()))
     yield Check("noise fresh in each entry", abs(beside) < _SIX, f"neighbours correlate by {beside:+.1f} standard deviations")
 
@@ -107,23 +114,14 @@ def _counter_checks(method: Method, std: float) -> Iterator[Check]:
 
 def _same_noise_for_a_full_cohort(z: Tensor, stage: Stage, std: float) -> Check:
     """With every client in, what is left after taking off what each sends must be the same noise."""
-    sent = _sent(stage) / std
-    left = z - sent
-    squares, count = float(left.square().sum()), left.numel()
-    ratio = math.sqrt(squares / count)
-    return Check(
-        "noise constant in the cohort", not scale_alarm(squares, count), f"{ratio:.4f} of what is claimed, with everybody in"
-    )
+    return scale_check(z - _sent(stage) / std, "noise constant in the cohort", "with everybody in")
 
 
 def _sent(stage: Stage) -> Tensor:
     """What each client's row holds at its own entry, encoded alone."""
-    rnd = stage.run.round(0)
+    rnd, _, public = opening(stage.run)
     method, dim = stage.run.method, stage.run.data.learner.dim
-    params = stage.run.data.learner.initial()
-    state = method.init(params)
-    public = method.prepare(params, state, rnd, stage.run.data.server)
-    entries, _ = published(stage.method, dim, rnd, public)
+    entries, scale = published(stage.method, dim, rnd, public)
     rows = torch.zeros(len(stage.script.members), dim, dtype=torch.float64)
     who = torch.arange(len(rows))
     rows[who, entries[who % len(entries)]] = stage.script.size
@@ -132,7 +130,6 @@ def _sent(stage: Stage) -> Tensor:
         return encoded.double()[:, : len(rows)].amax(1)
     clean = Chain(tuple(part for part in method.pipeline.parts if not isinstance(part, Noise)))  # turned back, and without noise
     told = tuple(own for part, own in zip(method.pipeline.parts, public, strict=True) if not isinstance(part, Noise))
-    _, scale = published(stage.method, dim, rnd, public)
     back = [clean.decode(row, clean.init(dim), rnd, told, Secret(bytes(32)))[0] for row in encoded]
     return torch.stack([row[entries[i % len(entries)]] / scale[i % len(entries)] for i, row in enumerate(back)])
 
@@ -145,12 +142,10 @@ def _nothing_elsewhere(stray: float) -> Check:
 def _bound_checks(method: Method, stage: Stage) -> Iterator[Check]:
     """No row, however large or broken, may be longer than the bound that the noise was scaled to: in float64, and in float32, which
     is what clients compute in, and which rounds more."""
-    rows = _awkward_rows(stage.run.data.learner.dim)
-    rnd, params = stage.run.round(0), stage.run.data.learner.initial()
-    real = stage.run.method
-    public = real.prepare(params, real.init(params), rnd, stage.run.data.server)
+    rnd, _, public = opening(stage.run)
+    rows, encode = _awkward_rows(stage.run.data.learner.dim), stage.run.method.pipeline.encode
     keys, bound = keys_of(2, torch.arange(len(rows))), find_noise(method)[1].l2
-    norms = torch.cat([l2(real.pipeline.encode(kind, rnd, keys, public).double()) for kind in (rows, rows.float())])
+    norms = torch.cat([l2(encode(kind, rnd, keys, public).double()) for kind in (rows, rows.float())])
     finite = bool(torch.isfinite(norms).all())
     worst = float(norms[torch.isfinite(norms)].max()) / bound
     told = f"the longest of {len(norms)} awkward rows is {worst:.6f} of the bound" + ("" if finite else ", and some are not finite")
@@ -170,12 +165,11 @@ def _awkward_rows(dim: int) -> Tensor:
 
 def _lone_client(method: Method, stage: Stage) -> Check:
     """A client alone, as in a federation, sends what it sends in a cohort."""
-    rnd, params, real = stage.run.round(0), stage.run.data.learner.initial(), stage.run.method
-    public = real.prepare(params, real.init(params), rnd, stage.run.data.server)
-    rows = _awkward_rows(stage.run.data.learner.dim)
+    rnd, _, public = opening(stage.run)
+    rows, encode = _awkward_rows(stage.run.data.learner.dim), stage.run.method.pipeline.encode
     keys = keys_of(3, torch.arange(len(rows)))
-    together = real.pipeline.encode(rows, rnd, keys, public).double()
-    alone = torch.cat([real.pipeline.encode(rows[i : i + 1], rnd, keys[i : i + 1], public) for i in range(len(rows))]).double()
+    together = encode(rows, rnd, keys, public).double()
+    alone = torch.cat([encode(rows[i : i + 1], rnd, keys[i : i + 1], public) for i in range(len(rows))]).double()
     least = 1e-9 if not method.uplink(8).integer else 1.0
     gap = float((together - alone).abs().max())
     told = f"its row differs by at most {gap:.1g} from the one in a cohort"
@@ -196,15 +190,19 @@ def _fresh(method: Method, cohort_of: Callable[[int, float], Cohort]) -> Iterato
     overlap = float((a * b).sum() / (a.norm() * b.norm()).clamp_min(1e-300)) * math.sqrt(len(a))
     told = f"the noise of two runs correlates by {overlap:+.1f} standard deviations"
     yield Check("noise independent of public seeds", abs(overlap) < _SIX, told)
-    yield _apart("cohorts independent of public seeds", cohorts[0], cohorts[1], 1000)
+    yield _apart("cohorts independent of public seeds", cohorts, 1000)
 
 
-def _apart(name: str, a: set[int], b: set[int], clients: int) -> Check:
-    """Two cohorts have no more in common than chance gives them."""
-    expected = len(a) * len(b) / clients
-    spread = math.sqrt(max(expected * (1 - len(a) / clients) * (1 - len(b) / clients), 1e-12))
-    off = (len(a & b) - expected) / spread
-    return Check(name, abs(off) < _SIX, f"two cohorts share {len(a & b)} clients, {off:+.1f} standard deviations off chance")
+def _apart(name: str, cohorts: list[set[int]], clients: int) -> Check:
+    """No two cohorts have more in common than chance gives them."""
+    checks = []
+    for a, b in itertools.combinations(cohorts, 2):
+        expected = len(a) * len(b) / clients
+        spread = math.sqrt(max(expected * (1 - len(a) / clients) * (1 - len(b) / clients), 1e-12))
+        off = (len(a & b) - expected) / spread
+        told = f"two cohorts share {len(a & b)} clients, {off:+.1f} standard deviations off chance"
+        checks.append(Check(name, abs(off) < _SIX, told))
+    return max(checks, key=lambda check: not check.passed)
 
 
 def _taking_part(cohort: Cohort, clients: int) -> Iterator[Check]:
@@ -231,42 +229,37 @@ def _turns(cohort: Rotation, clients: int) -> Iterator[Check]:
         most, least = max(most, int(counts.max())), min(least, int(counts.min()))
     fair = most == least == 1
     yield Check("participation", fair, f"each client from {least} to {most} times in a turn of {period} rounds; once is claimed")
-    checks = [_apart("turns fresh", a, b, clients) for a, b in itertools.combinations(firsts, 2)]
-    yield max(checks, key=lambda check: not check.passed)
+    yield _apart("turns fresh", firsts, clients)
 
 
 def _cohorts_differ(cohort: Cohort, clients: int) -> Check:
     """Cohorts of different rounds are drawn anew."""
-    secret, state, drawn = Secret.fresh(), cohort.init(clients), []
-    for index in range(8):
-        drawn.append(set(cohort.draw(index, clients, state, secret)[0].tolist()))
-    checks = [_apart("cohorts fresh in each round", a, b, clients) for a, b in itertools.combinations(drawn, 2)]
-    return max(checks, key=lambda check: not check.passed)
+    secret, state = Secret.fresh(), cohort.init(clients)
+    drawn = [set(cohort.draw(index, clients, state, secret)[0].tolist()) for index in range(8)]
+    return _apart("cohorts fresh in each round", drawn, clients)
+
+
+def participations(cohort: Cohort, clients: int, rounds: int) -> Tensor:
+    """How many rounds each client joins."""
+    secret, state, counts = Secret.fresh(), cohort.init(clients), torch.zeros(clients, dtype=torch.int64)
+    for index in range(rounds):
+        ids, state = cohort.draw(index, clients, state, secret)
+        counts[ids] += 1
+    return counts
 
 
 def _cap(cohort: Cohort, clients: int) -> Check:
     """Where participation is limited, nobody exceeds it, to the last round."""
     if not isinstance(cohort, Bounded):
         return Check("participation", True, "is not limited, and no limit is claimed")
-    cohort = Bounded(cohort.size, 2)
-    secret, state, counts = Secret.fresh(), cohort.init(clients), torch.zeros(clients, dtype=torch.int64)
-    for index in range(40):
-        ids, state = cohort.draw(index, clients, state, secret)
-        counts[ids] += 1
-    most = int(counts.max())
+    most = int(participations(Bounded(cohort.size, 2), clients, 40).max())
     return Check("participation", most <= 2, f"at most {most} rounds for any client; 2 are allowed")
 
 
 def _rate(cohort: Cohort, clients: int) -> Check:
     """Clients take part as often as is claimed, and no client more often than others."""
-    secret, state, rounds = Secret.fresh(), cohort.init(clients), 400
-    if isinstance(cohort, Bounded):  # its coins, before any client has had its turns
-        rounds = 1
-    counts = torch.zeros(clients, dtype=torch.float64)
-    for index in range(rounds):
-        ids, after = cohort.draw(index, clients, state, secret)
-        state = after if not isinstance(cohort, Bounded) else state
-        counts[ids] += 1
+    rounds = 1 if isinstance(cohort, Bounded) else 400  # its coins, before any client has had its turns
+    counts = participations(cohort, clients, rounds).double()
     rate = cohort.size / clients
     expected, spread = rounds * rate, math.sqrt(max(rounds * rate * (1 - rate), 1e-12))
     total = float(counts.sum() - clients * expected) / (spread * math.sqrt(clients))

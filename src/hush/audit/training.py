@@ -11,14 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hush.audit.findings import Attack, found
+from hush.audit.stage import on_stage
+from hush.audit.statistics import one_run_epsilon
 from hush.cohort import Cohort
 from hush.core import LocalUpdate, Method, Public, Round, Shard, Trained
 from hush.engines.round import play_round
-from hush.engines.simulation import set_up, start
+from hush.engines.simulation import start
 from hush.local.flat import FlatModel
+from hush.privacy.accountant import account
+from hush.privacy.attack import trade_off
 from hush.privacy.vocabulary import Plan
 from hush.random import keys_of, uniform
-from hush.secret import Secret
 from hush.server import Average
 from hush.tasks.task import Clients, Task
 
@@ -51,12 +55,10 @@ def directions(which: Tensor, dim: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Watched:
-    """Scores of the canaries that were in and of those that were not, and the plan of the training they were in."""
+    """Scores of all canaries, which of them were in, and the plan of the training."""
 
     plan: Plan
     delta: float
-    present: np.ndarray
-    absent: np.ndarray
     members: np.ndarray
     scores: np.ndarray
 
@@ -69,19 +71,10 @@ def watch_training(method: Method, task: Task, cohort_for: Callable[[int], Cohor
         y=torch.cat([real.y, real.y[:1].expand(CANARIES, *real.y.shape[1:])]),
         sizes=torch.cat([real.sizes, torch.ones(CANARIES, dtype=real.sizes.dtype)]),
     )
-    members = torch.from_numpy(np.frombuffer(os.urandom(CANARIES), dtype=np.uint8) % 2 == 0)
+    members = fair_coins(CANARIES)
     lr = method.server.lr if isinstance(method.server, Average) else 1.0
     staged = replace(method, local=WithCanaries(method.local, len(real.x), members, size), server=Average(lr))
-    watched = replace(task, clients=clients)
-    ready = set_up(
-        staged,
-        watched,
-        rounds=rounds,
-        cohort=cohort_for(clients.count),
-        device="cpu",
-        eval_every=10**9,
-    )
-    run = ready.drawing(Secret.fresh())  # also where nothing is proved, and a run may repeat
+    run = on_stage(staged, replace(task, clients=clients), cohort_for(clients.count), rounds=rounds)
     now, _ = start(run, None)
     own = directions(torch.arange(CANARIES), run.data.learner.dim).double()
     scores = torch.zeros(CANARIES, dtype=torch.float64)
@@ -91,9 +84,12 @@ def watch_training(method: Method, task: Task, cohort_for: Callable[[int], Cohor
         now = after
     assert run.privacy.plan is not None
     assert run.privacy.delta is not None
-    values = scores.numpy()
-    inside = members.numpy()
-    return Watched(run.privacy.plan, run.privacy.delta, values[inside], values[~inside], inside, values)
+    return Watched(run.privacy.plan, run.privacy.delta, members.numpy(), scores.numpy())
+
+
+def fair_coins(count: int) -> Tensor:
+    """Which canaries are in: a coin for each that nobody can repeat."""
+    return torch.from_numpy(np.frombuffer(os.urandom(count), dtype=np.uint8) % 2 == 0)
 
 
 def guess(members: np.ndarray, scores: np.ndarray, share: float = 0.25) -> tuple[int, int]:
@@ -102,3 +98,12 @@ def guess(members: np.ndarray, scores: np.ndarray, share: float = 0.25) -> tuple
     order = np.argsort(scores)
     right = int(members[order[-each:]].sum() + (~members[order[:each]]).sum())
     return 2 * each, right
+
+
+def by_guesses(seen: Watched, about: str) -> Attack:
+    """What guesses about the canaries of one training prove."""
+    plan, delta, arms = seen.plan, seen.delta, (seen.scores[seen.members], seen.scores[~seen.members])
+    guesses, right = guess(seen.members, seen.scores)
+    lower = one_run_epsilon(len(seen.members), guesses, right, delta)
+    claimed, told = account(plan, delta).epsilon, f"{right} of {guesses} guesses about {len(seen.members)} {about}"
+    return found("one training", claimed, lambda r: trade_off(plan, r), delta, arms, lower, told, lower <= claimed)

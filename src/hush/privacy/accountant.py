@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -75,9 +76,7 @@ def _loss(plan: Plan, step: float) -> Loss:
         raise NoGuarantee(f"At noise {plan.noise_multiplier:g} we can prove no finite epsilon.", "Raise the noise.") from None
 
 
-@lru_cache(maxsize=32)
-def _cached_loss(plan: Plan, step: float) -> Loss:
-    return loss_of(plan, step)
+_cached_loss = lru_cache(maxsize=32)(loss_of)
 
 
 def _epsilon(plan: Plan, loss: Loss, delta: float) -> float:
@@ -137,13 +136,15 @@ def calibrate(plan: Plan, epsilon: float, delta: float) -> float:
 
 def rounds_within(plan: Plan, epsilon: float, delta: float) -> int:
     """How many of the plan's rounds fit into the budget; the next one would exceed it."""
-    if fits(plan, delta, plan.rounds, epsilon):
-        return plan.rounds
-    low, high = 0, plan.rounds
+    return most_that(lambda rounds: fits(plan, delta, rounds, epsilon), plan.rounds)
+
+
+def most_that(fits: Callable[[int], bool], most: int) -> int:
+    """The largest number that fits, up to `most`; none fits always, and whatever is below one that fits."""
+    if fits(most):
+        return most
+    low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
-        if fits(plan, delta, middle, epsilon):
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low

@@ -59,6 +59,7 @@ results holds.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -68,19 +69,10 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 from hush.errors import NoGuarantee
 from hush.privacy import renyi
+from hush.privacy import vocabulary as say
 from hush.privacy.bounds import Quantised
 from hush.privacy.guarantee import Relation, Unit
-from hush.privacy.vocabulary import (
-    BinomialNoise,
-    BoundedParticipation,
-    Everyone,
-    FixedSampling,
-    Phase,
-    Plan,
-    PoissonSampling,
-    Release,
-    Sampler,
-)
+from hush.privacy.vocabulary import Phase, Plan, Release
 
 DELTAS = tuple(10.0**-j for j in range(2, 17))
 """What a single release may be given of delta, before its batch makes it smaller."""
@@ -138,7 +130,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class LeastLoss:
-    """Several proved losses of the same plan; the least of them holds."""
+    """One proved loss of a plan, as dp-accounting composes it, or several of them; the least holds."""
 
     each: tuple[Any, ...]
     method: str
@@ -153,7 +145,7 @@ class LeastLoss:
 
 def binomial_loss(plan: Plan, step: float) -> LeastLoss:
     """The loss of a plan all of whose noise is binomial, or `NoGuarantee`."""
-    by_moments = all(_on_its_grid(_only(phase)) for phase in plan.phases)
+    by_moments = all(map(_on_its_grid, plan.phases))
     made = [_by_moments(plan, tails, step) if by_moments else _by_theorem(plan, tails, step) for tails in DELTAS]
     found = tuple(one for one in made if one is not None)
     if found:
@@ -171,15 +163,15 @@ def binomial_loss(plan: Plan, step: float) -> LeastLoss:
 
 def apart(plan: Plan, phase: Phase, beta: float) -> Norms:
     """How far apart one unit can take what is released, in units of the grid, but with probability `beta` where it was rounded."""
-    noise, bound = _only(phase).noise, _only(phase).bound
-    assert isinstance(noise, BinomialNoise)
+    release, noise = _only(phase)
+    bound = release.bound
     # zero-out is bounded by replace-one: the victim's zero is one of the contributions it may be replaced by
-    relation = Relation.REPLACE_ONE if isinstance(phase.sampling, FixedSampling) else plan.relation
+    relation = Relation.REPLACE_ONE if isinstance(phase.sampling, say.FixedSampling) else plan.relation
     if isinstance(bound, Quantised):
         _match(bound, noise)
         return rounded_apart(bound.inner.l2(relation) / bound.grid, bound.entries, bound.levels, beta)
     two, root = bound.l2(relation) / noise.grid, math.sqrt(noise.entries)
-    return Norms(min(root * two, two * two) if _on_its_grid(_only(phase)) else root * two, two, two)
+    return Norms(min(root * two, two * two) if _on_its_grid(phase) else root * two, two, two)
 
 
 def rounded_apart(distance: float, entries: int, levels: int, beta: float) -> Norms:
@@ -221,14 +213,19 @@ def theorem(norms: Norms, trials: int, probability: float, entries: int, delta: 
 # -- a whole plan ----------------------------------------------------------------------------------------------------------------
 
 
+def _covered(plan: Plan, delta: float, part: int) -> Iterator[tuple[Norms, int, say.BinomialNoise, float]]:
+    """Each phase's distances, the coins and the noise on them, and what is left of `delta`: a rounding takes one `part` of it."""
+    for phase in plan.phases:
+        release, noise = _only(phase)
+        coins = delta / part if isinstance(release.bound, Quantised) else 0.0
+        yield apart(plan, phase, coins), noise.trials * plan.shares(release), noise, delta - coins
+
+
 def _by_moments(plan: Plan, tails: float, step: float) -> Any:
     """The composed loss where every release may fail with probability `tails`: half of it for the rounding, where there is any."""
     each: list[Moments] = []
-    for phase in plan.phases:
-        release = _only(phase)
-        noise, coins = release.noise, tails / 2 if isinstance(release.bound, Quantised) else 0.0
-        assert isinstance(noise, BinomialNoise)
-        one = moments(apart(plan, phase, coins), noise.trials * plan.shares(release), noise.entries, tails - coins)
+    for norms, trials, noise, left in _covered(plan, tails, 2):
+        one = moments(norms, trials, noise.entries, left)
         if one is None:
             return None
         each.append(Moments(one.rho, one.drift, tails))
@@ -236,7 +233,7 @@ def _by_moments(plan: Plan, tails: float, step: float) -> Any:
     if min(rates) == 1:
         total = Moments(0.0, 0.0, 0.0)
         for phase, one in zip(plan.phases, each, strict=True):
-            total = total.plus(one.times(_times(phase)))
+            total = total.plus(one.times(renyi.times(phase)))
         return total
     tops = [_top(one, rate) for one, rate in zip(each, rates, strict=True)]
     if max(tops) > _FARTHEST:
@@ -244,7 +241,7 @@ def _by_moments(plan: Plan, tails: float, step: float) -> Any:
     step = max(step, max(tops) / 20_000)
     composed = pld.identity(step)
     for phase, one, rate, top in zip(plan.phases, each, rates, tops, strict=True):
-        composed = composed.compose(_sampled(one, rate, top, step).self_compose(_times(phase)))
+        composed = composed.compose(_sampled(one, rate, top, step).self_compose(renyi.times(phase)))
     return composed
 
 
@@ -291,12 +288,8 @@ def amplified(epsilon: float, rate: float) -> float:
 def _by_theorem(plan: Plan, delta: float, step: float) -> Any:
     """The composed loss where every release is given `delta`: each becomes the worst of all (epsilon, delta) private pairs."""
     each: list[float] = []
-    for phase in plan.phases:
-        release = _only(phase)
-        noise, coins = release.noise, delta / 10 if isinstance(release.bound, Quantised) else 0.0
-        assert isinstance(noise, BinomialNoise)
-        trials = noise.trials * plan.shares(release)
-        one = theorem(apart(plan, phase, coins), trials, noise.probability, noise.entries, delta - coins)
+    for norms, trials, noise, left in _covered(plan, delta, 10):
+        one = theorem(norms, trials, noise.probability, noise.entries, left)
         if one is None:
             return None
         each.append(one)
@@ -305,38 +298,33 @@ def _by_theorem(plan: Plan, delta: float, step: float) -> Any:
     if len(set(epsilons)) == 1:
         step = epsilons[0]  # on a grid of its own nothing is rounded
     else:
-        step = max(min(step, min(epsilons) / 100), max(epsilons) * max(map(_times, plan.phases)) / 1e6)
+        step = max(min(step, min(epsilons) / 100), max(epsilons) * max(map(renyi.times, plan.phases)) / 1e6)
     composed = pld.identity(step)
     for phase, epsilon, rate in zip(plan.phases, epsilons, rates, strict=True):
         pair = common.DifferentialPrivacyParameters(epsilon, rate * delta)
         one_pair = pld.from_privacy_parameters(pair, value_discretization_interval=step)
-        composed = composed.compose(one_pair.self_compose(_times(phase)))
+        composed = composed.compose(one_pair.self_compose(renyi.times(phase)))
     return composed
-
-
-def _times(phase: Phase) -> int:
-    if isinstance(phase.sampling, BoundedParticipation):
-        return renyi.times(phase.sampling, phase.rounds) * phase.steps
-    return phase.times
 
 
 # -- what is proved --------------------------------------------------------------------------------------------------------------
 
 
-def _only(phase: Phase) -> Release:
-    if len(phase.releases) > 1 or not isinstance(phase.releases[0].noise, BinomialNoise):
+def _only(phase: Phase) -> tuple[Release, say.BinomialNoise]:
+    noise = phase.releases[0].noise
+    if len(phase.releases) > 1 or not isinstance(noise, say.BinomialNoise):
         raise NoGuarantee("Binomial noise is accounted alone, one release a round.", "Use one kind of noise throughout.")
-    return phase.releases[0]
+    return phase.releases[0], noise
 
 
-def _on_its_grid(release: Release) -> bool:
+def _on_its_grid(phase: Phase) -> bool:
     """Whether whole numbers, as the noise counts, are covered by fair coins."""
-    noise, lattice = release.noise, release.bound.lattice
-    assert isinstance(noise, BinomialNoise)
+    release, noise = _only(phase)
+    lattice = release.bound.lattice
     return noise.probability == 0.5 and lattice is not None and math.isclose(lattice, noise.grid, rel_tol=1e-9)
 
 
-def _match(bound: Quantised, noise: BinomialNoise) -> None:
+def _match(bound: Quantised, noise: say.BinomialNoise) -> None:
     """The noise must be on the very grid and entries that were rounded; it is made louder by trials, not by its std."""
     if noise.entries != bound.entries or not math.isclose(noise.grid, bound.grid, rel_tol=1e-9):
         raise NoGuarantee(
@@ -348,15 +336,15 @@ def _match(bound: Quantised, noise: BinomialNoise) -> None:
 def _rate(plan: Plan, phase: Phase) -> float:
     """The rate at which a client's own secret batches hold a record; 1 where nothing is sampled."""
     sampling = phase.sampling
-    if isinstance(sampling, Everyone | BoundedParticipation):
+    if isinstance(sampling, say.Everyone | say.BoundedParticipation):
         return 1.0
-    if isinstance(sampling, FixedSampling | PoissonSampling):
-        if sampling.by is not Sampler.OWN or plan.sampled is not Unit.RECORD or plan.unit is not Unit.RECORD:
+    if isinstance(sampling, say.FixedSampling | say.PoissonSampling):
+        if sampling.by is not say.Sampler.OWN or plan.sampled is not Unit.RECORD or plan.unit is not Unit.RECORD:
             raise NoGuarantee(
                 "Binomial noise is on every message, and a message shows who sent it: sampling clients amplifies nothing.",
                 "Bound the participations, or let clients draw batches of records by themselves.",
             )
-        proved = (Relation.ZERO_OUT, Relation.REPLACE_ONE) if isinstance(sampling, FixedSampling) else (Relation.ZERO_OUT,)
+        proved = (Relation.ZERO_OUT, Relation.REPLACE_ONE) if isinstance(sampling, say.FixedSampling) else (Relation.ZERO_OUT,)
         if plan.relation in proved:
             return sampling.rate
     raise NoGuarantee(

@@ -17,7 +17,7 @@ class Bound(ABC):
     @property
     def lattice(self) -> float | None:
         """The grid whose multiples the entries are, where they are; integer noise needs it."""
-        return None
+        return getattr(self, "grid", None)
 
     @abstractmethod
     def reach(self) -> float:
@@ -39,10 +39,6 @@ class L2Ball(Bound):
     norm: float
     adaptive: bool = False
     grid: float | None = None
-
-    @property
-    def lattice(self) -> float | None:
-        return self.grid
 
     def reach(self) -> float:
         return self.norm
@@ -92,10 +88,6 @@ class Bit(Bound):
     weight: float = 1.0
     centred: bool = True
     grid: float | None = None
-
-    @property
-    def lattice(self) -> float | None:
-        return self.grid
 
     def reach(self) -> float:
         return self.weight / 2 if self.centred else self.weight
@@ -147,10 +139,6 @@ class Rounded(Bound):
     entries: int
     beta: float = math.exp(-0.5)
 
-    @property
-    def lattice(self) -> float | None:
-        return self.grid
-
     def reach(self) -> float:
         c, root = self.norm / self.grid, math.sqrt(self.entries)
         conditional = math.sqrt(c * c + self.entries / 4 + math.sqrt(2 * math.log(1 / self.beta)) * (c + root / 2))
@@ -169,10 +157,6 @@ class Quantised(Bound):
     grid: float
     entries: int
     levels: int
-
-    @property
-    def lattice(self) -> float | None:
-        return self.grid
 
     def reach(self) -> float:
         return self.inner.reach()

@@ -28,7 +28,7 @@ def claimed_by_dp_fedavg(plan: Plan, delta: float, method: Method | None = None)
     rate, poisson = _rate(plan)
     if rate is None:
         return None
-    constant = all(release.divisor == "constant" for phase in plan.phases for release in phase.releases)
+    constant = all(release.divisor == "constant" for release in plan.releases)
     return theorems.dp_fedavg(plan.noise_multiplier, rate, plan.rounds, delta, poisson, constant)
 
 

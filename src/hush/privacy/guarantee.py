@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hush.checks import check_number
 from hush.errors import UsageError
+from hush.plain import plain
 
 if TYPE_CHECKING:
     from hush.config import RunConfig
@@ -64,16 +65,7 @@ class Guarantee:
         return f"(eps={at_least(self.epsilon)}, delta={at_least(self.delta, 2)}) for each {self.unit} against {_READERS[self.view]}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "unit": str(self.unit),
-            "relation": str(self.relation),
-            "view": str(self.view),
-            "method": self.method,
-            "assumptions": list(self.assumptions),
-            "warnings": list(self.warnings),
-        }
+        return {key: value for key, value in plain(self).items() if key != "kind"}
 
     @staticmethod
     def from_dict(value: dict[str, Any]) -> Guarantee:

@@ -19,27 +19,30 @@ import math
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hush.errors import HushError, NoGuarantee, UsageError
 from hush.names import pick
+from hush.plain import plain
 from hush.privacy import seen
+from hush.privacy.accountant import most_that
 from hush.privacy.guarantee import Relation, Unit, check_delta
 from hush.privacy.population import Population, Released, Spending, looks_like
 from hush.privacy.vocabulary import DiscreteGaussianNoise, Drawn, Phase, Plan
-from hush.privacy.written import phase_from_dict, phase_to_dict
+from hush.privacy.written import phase_from_dict
 from hush.secret import state_dir
+
+T = TypeVar("T")
 
 _SCHEMA = "CREATE TABLE entries (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)"
 _START = "0" * 64
 _JOURNAL = bytes.fromhex("d9d505f920a163d7")
 """How SQLite's journals begin; four bytes from the 16th on say how many pages there were before: none while a file is made."""
-_WAIT = 60.0
-"""Seconds that one process waits for another's transaction."""
+_WAIT = seen.WAIT
 UNPROTECTED = "the ledger was used without rollback protection: whether it was an older copy of one that went on cannot be seen"
 """What a certificate says where `rollback_protection=False` was typed."""
 
@@ -192,10 +195,12 @@ class Ledger:
                     f"Use another population, made with --unit {plan.unit} --relation {plan.relation}, or run on the same terms.",
                 )
         phase = as_released(plan)
-        own = self.populations[population].runs.get(run)
+        self._refuse_another_plan(run, self.populations[population].runs.get(run), phase)
+        return RunAccount(self, run, population, phase, new)
+
+    def _refuse_another_plan(self, run: str, own: Spending | None, phase: Phase) -> None:
         if own is not None and own.phase != phase:
             raise LedgerError(f"{self.path} knows the run {run} with another plan: a run cannot change what it releases.")
-        return RunAccount(self, run, population, phase, new)
 
     def _refuse_look_alike(self, population: str) -> None:
         """The same people under a name that a reader takes for the same would have a second budget."""
@@ -214,12 +219,11 @@ class Ledger:
 
         Noise that is not `fresh`, but made again from the key of the run, is for one sum in a round.
         """
-        told = phase_to_dict(replace(phase, rounds=1))
+        told = plain(replace(phase, rounds=1))
         with self._up_to_date():
             pool = self.populations[population]
             own = pool.runs.setdefault(run, Spending(phase))
-            if own.phase != phase:
-                raise LedgerError(f"{self.path} knows the run {run} with another plan: a run cannot change what it releases.")
+            self._refuse_another_plan(run, own, phase)
             if (round, attempt) in own.drawn:
                 return  # the very same draws, from the same key over the same sum: nothing new is released
             if not fresh and round in own.rounds:
@@ -244,13 +248,7 @@ class Ledger:
         with self._up_to_date():
             pool = self.populations[population]
         pool.runs.setdefault(run, Spending(phase))
-        if pool.fits(run, most):
-            return most
-        low, high = 0, most
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if pool.fits(run, middle) else (low, middle)
-        return low
+        return most_that(lambda rounds: pool.fits(run, rounds), most)
 
     def _fits(self, pool: Population, run: str) -> bool:
         """Whether one more round fits; while nobody else charges and nothing is drawn again, one answer serves many rounds."""
@@ -327,14 +325,13 @@ class Ledger:
 
     # -- what this machine remembers of a ledger it has seen --
 
-    @contextmanager
-    def _remembering(self) -> Iterator[None]:
-        """A run's own ledger may go without a memory; a shared one only where that was typed."""
+    def _recall(self, ask: Callable[[], T]) -> T | None:
+        """What the memory says. A run's own ledger may go without one; a shared one only where that was typed."""
         try:
-            yield
+            return ask()
         except (sqlite3.Error, OSError) as error:
             if self._own:
-                return
+                return None
             why = getattr(error, "strerror", None) or error
             self.no_memory = f"{state_dir()} cannot keep what this machine has seen of ledgers ({why})"
             if self.rollback_protection:
@@ -342,11 +339,10 @@ class Ledger:
                     f"{self.no_memory}, and without that an older copy of {self.path} would pass unseen: let HUSH_HOME name a "
                     "folder that can be written, or go on without (--no-rollback-protection, rollback_protection=False)."
                 ) from None
+            return None
 
     def _compare_with_memory(self) -> None:
-        there, last = None, None
-        with self._remembering():
-            there, last = seen.known(self.id, self.path, self._look)
+        there, last = self._recall(lambda: seen.known(self.id, self.path, self._look)) or (None, None)
         if not self._own and there is not None and there != self.id:
             raise LedgerError(
                 f"{self.path} is not the ledger that this machine has seen there: what was spent in that one would be forgotten. "
@@ -370,25 +366,19 @@ class Ledger:
 
     def _remember(self) -> None:
         """What is there now. Of two copies that append at the same time one is remembered, and the other refused."""
-        if self._look:
-            return
-        last = None
-        with self._remembering():
-            last = seen.remember(self.id, self._seq, self._hash, None if self._own else self.path)
-        self._compare(last)
+        if not self._look:
+            path = None if self._own else self.path
+            self._compare(self._recall(lambda: seen.remember(self.id, self._seq, self._hash, path)))
 
     def _claim(self, run: str) -> None:
         """Remember, before it is charged, that it is here: another ledger cannot take this one's place."""
         if run not in self._claimed and not self._look:
-            with self._remembering():
-                seen.claim(run, self.id)
+            self._recall(lambda: seen.claim(run, self.id))
             self._claimed.add(run)
 
     def charged_here(self, run: str) -> bool | None:
         """Whether this machine remembers that a run was charged in this ledger, or in another; None where it does not know it."""
-        known = None
-        with self._remembering():
-            known = seen.charged_in(run, self._look)
+        known = self._recall(lambda: seen.charged_in(run, self._look))
         return None if known is None else known == self.id
 
 
@@ -422,17 +412,10 @@ def _refuse_another_file(path: Path) -> None:
 def _tell(populations: dict[str, Population], kind: str, body: dict[str, Any], seq: int) -> None:
     """What one entry changes."""
     if kind == "population":
-        pool = populations.get(body["name"])
-        populations[body["name"]] = Population(
-            body["name"],
-            int(body["size"]),
-            Unit(body["unit"]),
-            Relation(body["relation"]),
-            body["epsilon"],
-            body["delta"],
-            body["adaptive"],
-            pool.runs if pool else {},
-        )
+        name, unit, relation = body["name"], Unit(body["unit"]), Relation(body["relation"])
+        runs = populations[name].runs if name in populations else {}
+        most = (body["epsilon"], body["delta"], body["adaptive"])
+        populations[name] = Population(name, int(body["size"]), unit, relation, *most, runs)
     elif kind == "charge":
         runs = populations[body["population"]].runs
         own = runs.setdefault(body["run"], Spending(phase_from_dict(body["phase"])))
@@ -479,10 +462,14 @@ class RunAccount:
         """Write down what the run gives out: the hashes of its model, its certificate, its result and its rounds."""
         self.ledger.release(self.run, self.population, sha256)
 
+    @property
+    def _own(self) -> Spending:
+        """What was charged so far."""
+        return self.ledger.populations[self.population].runs.get(self.run, Spending(self.phase))
+
     def has_paid(self, round: int, attempt: str) -> bool:
         """Whether this very draw was paid for."""
-        own = self.ledger.populations[self.population].runs.get(self.run)
-        return own is not None and (round, attempt) in own.drawn
+        return (round, attempt) in self._own.drawn
 
     def rounds_left(self, most: int) -> int:
         return self.ledger.rounds_left(self.run, self.population, self.phase, most)
@@ -490,11 +477,9 @@ class RunAccount:
     @property
     def rounds(self) -> int:
         """How many different rounds of it were."""
-        own = self.ledger.populations[self.population].runs.get(self.run)
-        return len(own.rounds) if own else 0
+        return len(self._own.rounds)
 
     @property
     def charges(self) -> int:
         """How often this run was charged."""
-        own = self.ledger.populations[self.population].runs.get(self.run)
-        return own.charges if own else 0
+        return self._own.charges

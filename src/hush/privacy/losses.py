@@ -22,25 +22,12 @@ from scipy import stats
 
 from hush.errors import NoGuarantee
 from hush.privacy import renyi
-from hush.privacy.binomial import binomial_loss
+from hush.privacy import vocabulary as say
+from hush.privacy.binomial import LeastLoss, binomial_loss
 from hush.privacy.bounds import Bit, OneVote
 from hush.privacy.guarantee import Relation
 from hush.privacy.matrix import toeplitz_sensitivity
-from hush.privacy.vocabulary import (
-    BinomialNoise,
-    BoundedParticipation,
-    DiscreteGaussianNoise,
-    Everyone,
-    FixedSampling,
-    GaussianNoise,
-    LaplaceNoise,
-    MinSeparation,
-    Phase,
-    Plan,
-    PoissonSampling,
-    SecretParticipation,
-    SkellamNoise,
-)
+from hush.privacy.vocabulary import Phase, Plan
 
 
 class Loss(Protocol):
@@ -71,20 +58,6 @@ class GaussianLoss:
 
 
 @dataclass(frozen=True)
-class DistributionLoss:
-    """A privacy loss distribution of dp-accounting."""
-
-    distribution: Any
-    method: str
-
-    def epsilon(self, delta: float) -> float:
-        return float(self.distribution.get_epsilon_for_delta(delta))
-
-    def deltas(self, eps: np.ndarray) -> np.ndarray:
-        return np.asarray(self.distribution.get_delta_for_epsilon(list(map(float, eps))))
-
-
-@dataclass(frozen=True)
 class RenyiLoss:
     """Renyi divergences at integer orders."""
 
@@ -103,12 +76,12 @@ class RenyiLoss:
 
 def loss_of(plan: Plan, step: float) -> Loss:
     """The loss of the whole plan. `hush.privacy.rules` must have let it pass."""
-    kinds = {type(release.noise) for phase in plan.phases for release in phase.releases}
-    if BinomialNoise in kinds:
+    kinds = {type(release.noise) for release in plan.releases}
+    if say.BinomialNoise in kinds:
         return binomial_loss(plan, step)
-    if kinds & {DiscreteGaussianNoise, SkellamNoise}:
+    if kinds & {say.DiscreteGaussianNoise, say.SkellamNoise}:
         return RenyiLoss(tuple(renyi.renyi(plan, order) for order in renyi.ORDERS), "Renyi divergences at integer orders")
-    if kinds == {GaussianNoise} and not any(phase.sampling.amplifies for phase in plan.phases):
+    if kinds == {say.GaussianNoise} and not any(phase.sampling.amplifies for phase in plan.phases):
         shift = math.sqrt(sum(_unsampled_shift(plan, phase) ** 2 for phase in plan.phases))
         return GaussianLoss(shift, "exact Gaussian composition" + _over(plan))
     grid = max(_fitting(plan, phase, step) for phase in plan.phases)
@@ -117,17 +90,16 @@ def loss_of(plan: Plan, step: float) -> Loss:
         distribution, name = _distribution(plan, phase, grid)
         total = distribution if total is None else total.compose(distribution)
         words.append(name)
-    return DistributionLoss(total, "PLD, " + ", then ".join(dict.fromkeys(words)))
+    return LeastLoss((total,), "PLD, " + ", then ".join(dict.fromkeys(words)))
 
 
 def _over(plan: Plan) -> str:
     kinds = {type(phase.sampling) for phase in plan.phases}
-    if kinds == {BoundedParticipation}:
-        most = [renyi.times(p.sampling, p.rounds) for p in plan.phases if isinstance(p.sampling, BoundedParticipation)]
-        return f" over at most {sum(most)} participations of a client"
+    if kinds == {say.BoundedParticipation}:
+        return f" over at most {sum(renyi.times(phase) // phase.steps for phase in plan.phases)} participations of a client"
     if any(phase.period is not None for phase in plan.phases):
         return f" over at most {sum(phase.times for phase in plan.phases)} participations of a client, in turns"
-    return " under min-separation" if MinSeparation in kinds else ""
+    return " under min-separation" if say.MinSeparation in kinds else ""
 
 
 def shift(plan: Plan, phase: Phase, relation: Relation) -> float:
@@ -141,14 +113,12 @@ def shift(plan: Plan, phase: Phase, relation: Relation) -> float:
 
 def _unsampled_shift(plan: Plan, phase: Phase) -> float:
     one, sampling = shift(plan, phase, plan.relation), phase.sampling
-    if isinstance(sampling, BoundedParticipation):
-        return one * math.sqrt(renyi.times(sampling, phase.rounds) * phase.steps)
-    if isinstance(sampling, MinSeparation):
+    if isinstance(sampling, say.MinSeparation):
         return one * toeplitz_sensitivity(sampling, phase.rounds)
-    if isinstance(sampling, FixedSampling):  # everybody is drawn, and adding a unit displaces another
+    if isinstance(sampling, say.FixedSampling):  # everybody is drawn, and adding a unit displaces another
         relation = Relation.REPLACE_ONE if plan.relation is Relation.ADD_REMOVE else plan.relation
         one = shift(plan, phase, relation)
-    return one * math.sqrt(phase.times)
+    return one * math.sqrt(renyi.times(phase))
 
 
 _SELDOM = 1e-10
@@ -158,18 +128,18 @@ _SELDOM = 1e-10
 def _distribution(plan: Plan, phase: Phase, step: float) -> tuple[Any, str]:
     """One phase's composed privacy loss, and its name."""
     sampling, kinds = phase.sampling, {type(release.noise) for release in phase.releases}
-    if kinds == {LaplaceNoise}:
+    if kinds == {say.LaplaceNoise}:
         return _laplace(plan, phase, step), "Laplace noise"
-    if kinds != {GaussianNoise}:
+    if kinds != {say.GaussianNoise}:
         raise NoGuarantee("One round mixes kinds of noise whose joint loss is not known.", "Use one kind of noise in a round.")
     if not sampling.amplifies:
         one = pld.from_gaussian_mechanism(1.0 / _unsampled_shift(plan, phase), value_discretization_interval=step)
         return one, "exact Gaussian composition"
     reach, gap = shift(plan, phase, Relation.ADD_REMOVE), shift(plan, phase, Relation.REPLACE_ONE)
-    if isinstance(sampling, PoissonSampling | SecretParticipation):
-        name = "Poisson sampling" if isinstance(sampling, PoissonSampling) else "secret participation"
+    if isinstance(sampling, say.PoissonSampling | say.SecretParticipation):
+        name = "Poisson sampling" if isinstance(sampling, say.PoissonSampling) else "secret participation"
         one = _poisson(1.0 / reach, max(sampling.rate, _SELDOM), plan.relation is Relation.REPLACE_ONE, step)
-    elif isinstance(sampling, FixedSampling):
+    elif isinstance(sampling, say.FixedSampling):
         name = "fixed-size sampling"
         if plan.relation is Relation.ADD_REMOVE:  # exactly Poisson's pair at the doubled shift (Lebeda et al. 2024)
             one = _poisson(1.0 / gap, max(sampling.rate, _SELDOM), False, step)
@@ -182,13 +152,18 @@ def _distribution(plan: Plan, phase: Phase, step: float) -> tuple[Any, str]:
 
 
 @lru_cache(maxsize=64)
-def _poisson(noise: float, rate: float, replaced: bool, step: float) -> Any:
-    """One round of the Poisson-sampled Gaussian. The library itself doubles the sensitivity for REPLACE_ONE, in its PLD."""
+def _poisson(noise: float, rate: float, replaced: bool, step: float, above: bool = True) -> Any:
+    """One round of the Poisson-sampled Gaussian, estimated from above or below.
+
+    The library itself doubles the sensitivity for REPLACE_ONE, in its PLD.
+    """
     kinds = dp_accounting.NeighboringRelation
     return pld.from_gaussian_mechanism(
         noise,
+        pessimistic_estimate=above,
         value_discretization_interval=step,
         sampling_prob=rate,
+        use_connect_dots=above,
         neighboring_relation=kinds.REPLACE_ONE if replaced else kinds.ADD_OR_REMOVE_ONE,
     )
 
@@ -230,7 +205,7 @@ def _laplace(plan: Plan, phase: Phase, step: float) -> Any:
     """Laplace noise on one vote or one bit, for everyone."""
     total = pld.identity(step)
     for release in phase.releases:
-        if not isinstance(release.bound, OneVote | Bit) or not isinstance(phase.sampling, Everyone):
+        if not isinstance(release.bound, OneVote | Bit) or not isinstance(phase.sampling, say.Everyone):
             raise NoGuarantee("Laplace noise is accounted for votes and bits of everyone alone.", "Use Gaussian noise.")
         ones = release.bound.l2(plan.relation)
         if isinstance(release.bound, OneVote) and plan.relation is Relation.REPLACE_ONE:
@@ -242,25 +217,25 @@ def _laplace(plan: Plan, phase: Phase, step: float) -> Any:
 
 def _fitting(plan: Plan, phase: Phase, step: float) -> float:
     """A coarser grid where the loss of one round spans many thousands of steps: still an upper bound, and it fits memory."""
-    if any(not isinstance(release.noise, GaussianNoise) for release in phase.releases):
+    if any(not isinstance(release.noise, say.GaussianNoise) for release in phase.releases):
         return step
     widest = shift(plan, phase, Relation.REPLACE_ONE)
-    if isinstance(phase.sampling, PoissonSampling | SecretParticipation) and plan.relation is not Relation.REPLACE_ONE:
+    if isinstance(phase.sampling, say.PoissonSampling | say.SecretParticipation) and plan.relation is not Relation.REPLACE_ONE:
         widest = shift(plan, phase, Relation.ADD_REMOVE)
     return max(step, (widest**2 + 10.0 * widest) * math.sqrt(phase.times) / 2e6)
 
 
 def optimistic(plan: Plan, step: float) -> Loss | None:
     """The loss of a pair of data sets that attains it, estimated from below; None where no such pair is known here."""
-    kinds = {type(release.noise) for phase in plan.phases for release in phase.releases}
-    if kinds != {GaussianNoise} or not all(_opposite(plan, phase) for phase in plan.phases):
+    kinds = {type(release.noise) for release in plan.releases}
+    if kinds != {say.GaussianNoise} or not all(_opposite(plan, phase) for phase in plan.phases):
         return None
     if not any(phase.sampling.amplifies for phase in plan.phases):
         return loss_of(plan, step)
     total = pld.identity(step, pessimistic_estimate=False)
     for phase in plan.phases:
         total = total.compose(_attained(plan, phase, step))
-    return DistributionLoss(total, "PLD from below")
+    return LeastLoss((total,), "PLD from below")
 
 
 def _opposite(plan: Plan, phase: Phase) -> bool:
@@ -273,9 +248,9 @@ def _attained(plan: Plan, phase: Phase, step: float) -> Any:
     """A pair that one phase really has: others at zero, or under fixed-size sampling all others at -C and the victim at +C."""
     sampling, rate, replaced = phase.sampling, 1.0, False
     noise = 1.0 / shift(plan, phase, Relation.ADD_REMOVE)
-    if isinstance(sampling, PoissonSampling | SecretParticipation):
+    if isinstance(sampling, say.PoissonSampling | say.SecretParticipation):
         rate, replaced = sampling.rate, plan.relation is Relation.REPLACE_ONE
-    elif isinstance(sampling, FixedSampling):
+    elif isinstance(sampling, say.FixedSampling):
         # whether the victim joins and displaces another or turns from +C to -C: the sum moves by 2C if it is drawn
         rate = sampling.size / (sampling.population + (plan.relation is Relation.ADD_REMOVE))
         if plan.relation is not Relation.ZERO_OUT:
@@ -283,13 +258,4 @@ def _attained(plan: Plan, phase: Phase, step: float) -> Any:
     else:
         noise = 1.0 / _unsampled_shift(plan, phase)
         phase = replace(phase, rounds=1, steps=1, participations=None)
-    kinds = dp_accounting.NeighboringRelation
-    one = pld.from_gaussian_mechanism(
-        noise,
-        pessimistic_estimate=False,
-        value_discretization_interval=step,
-        sampling_prob=rate,
-        use_connect_dots=False,
-        neighboring_relation=kinds.REPLACE_ONE if replaced else kinds.ADD_OR_REMOVE_ONE,
-    )
-    return one.self_compose(phase.times)
+    return _poisson(noise, rate, replaced, step, above=False).self_compose(phase.times)

@@ -17,9 +17,7 @@ from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.record_plan import FAST, has_own_noise, record_plan, refuse_unproved
 from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
 from hush.secagg.parameters import SECURITY_BITS, SMALL
-from hush.transforms.discretize import Discretize
-from hush.transforms.noise import ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
-from hush.transforms.quantize import BinomialMechanism
+from hush.transforms import BinomialMechanism, Discretize, ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
 
 TRUSTED = "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds"
 HIDDEN = "nobody else learns who took part in a round, and the rate or size of cohorts was fixed beforehand"
@@ -109,19 +107,17 @@ def plan_of(
             "Every message is covered by its client's own noise, so that secret participation would only have clients send more.",
             "Take turns: --sampling rotation.",
         )
-    real = noise if isinstance(noise, NoiseShares) else None
-    if real is not None and real.among > (clients if secret else smallest_cohort(cohort, clients)):
-        raise NoGuarantee(
-            f"{real.among:,} honest shares of the noise are counted on, and a cohort may have fewer clients than that.",
-            "Let hush.SecureSum() size the shares.",
-        )
-    survivors = real.among if real is not None else _survivors(clients, dropout) if secret else None
-    if own and sampling.amplifies:  # its messages show who takes part
-        sampling = say.Everyone()
-    if noise.shares and not secret:  # who takes part is visible: nothing is amplified, every round that a client can join counts
-        fewest = smallest_cohort(cohort, clients)
+    real, survivors = noise if isinstance(noise, NoiseShares) else None, None
+    if noise.shares or secret:
+        fewest = clients if secret else smallest_cohort(cohort, clients)
+        if real is not None and real.among > fewest:
+            raise NoGuarantee(
+                f"{real.among:,} honest shares of the noise are counted on, and a cohort may have fewer clients than that.",
+                "Let hush.SecureSum() size the shares.",
+            )
         survivors = real.among if real is not None else _survivors(fewest, dropout)
-        sampling = say.Everyone()
+    if (own and sampling.amplifies) or (noise.shares and not secret):
+        sampling = say.Everyone()  # who takes part is visible: nothing is amplified, every round that a client can join counts
     masked = any(part.wire(_PROBE).entries < _PROBE.entries for part in method.pipeline.parts)
     entries = None if enrolled.dim is None else method.uplink(enrolled.dim).summed
     told = _noise(noise, say.On.MASK if masked else say.On.EVERY, survivors, entries)
@@ -171,8 +167,8 @@ def server_plan(plan: Plan) -> Plan:
 def _assumptions(plan: Plan, real: NoiseShares | None = None) -> tuple[str, ...]:
     """What must be so for the statement to hold. `real`: shares that clients draw, under a sum that is secure."""
     secret = any(isinstance(phase.sampling, say.SecretParticipation) for phase in plan.phases)
-    shared = any(release.noise.drawn is Drawn.SHARES for phase in plan.phases for release in phase.releases)
-    own = any(release.noise.drawn is Drawn.MESSAGE for phase in plan.phases for release in phase.releases)
+    shared = any(release.noise.drawn is Drawn.SHARES for release in plan.releases)
+    own = any(release.noise.drawn is Drawn.MESSAGE for release in plan.releases)
     shares = SHARES if real is None else DRAWN_SHARES.format(among=real.among)
     told = [OWN_COINS, shares] if secret else [shares] if shared else [OWN_NOISE] if own else [TRUSTED]
     if real is not None:

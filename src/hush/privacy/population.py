@@ -65,9 +65,8 @@ class Population:
         phases = [phase for phase in phases if phase.rounds > 0]
         if not phases:
             return None
-        if self.unit is Unit.RECORD:  # those are covered by their own client, in every message
-            return Plan(tuple(phases), self.size, self.unit, self.relation, View.MESSAGES, sampled=Unit.RECORD)
-        return Plan(tuple(phases), self.size, self.unit, self.relation)
+        view = View.MESSAGES if self.unit is Unit.RECORD else View.RELEASED  # records are covered by their own client
+        return Plan(tuple(phases), self.size, self.unit, self.relation, view, sampled=self.unit)
 
     def spent(self, delta: float, run: str | None = None, more: int = 0, again: int = 0) -> float:
         """Epsilon of everything, by its exact composition."""

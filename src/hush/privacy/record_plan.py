@@ -12,27 +12,13 @@ from hush.core import Chain, Method, Wire
 from hush.errors import NoGuarantee, UsageError
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import CoordinateClip, L2Clip
+from hush.privacy import vocabulary as say
 from hush.privacy.bounds import Bound, Quantised, RecordMean
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.vocabulary import (
-    BinomialNoise,
-    Drawn,
-    Enrolled,
-    FixedSampling,
-    GaussianNoise,
-    Noise,
-    On,
-    Phase,
-    Plan,
-    PoissonSampling,
-    Release,
-    Sampler,
-    Sampling,
-)
-from hush.transforms.noise import Noise as NoiseOnTheSum
+from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
+from hush.transforms import BinomialMechanism, Rotate
+from hush.transforms import Noise as NoiseOnTheSum
 from hush.transforms.own_mask import OwnRandK
-from hush.transforms.quantize import BinomialMechanism
-from hush.transforms.rotate import Rotate
 
 OWN_SECRETS = (
     "each client draws the batches and the noise of every step by itself and tells nobody (in this simulation one process draws "
@@ -74,9 +60,9 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
     batch = min(local.batch_size, enrolled.records)
     sampling: Sampling
     if local.records == "poisson":
-        sampling = PoissonSampling(batch / enrolled.records, enrolled.records, Sampler.OWN)
+        sampling = say.PoissonSampling(batch / enrolled.records, enrolled.records, say.Sampler.OWN)
     else:
-        sampling = FixedSampling(batch, enrolled.records, Sampler.OWN)
+        sampling = say.FixedSampling(batch, enrolled.records, say.Sampler.OWN)
     binomial = [part for part in method.pipeline.parts if isinstance(part, BinomialMechanism)]
     bound, noise = _binomial(method, local, binomial, enrolled.dim) if binomial else _gaussian(local, enrolled.dim)
     most = cohort.most_participations(rounds, enrolled.clients)
@@ -96,13 +82,13 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
     )
 
 
-def _gaussian(local: DpSgd, dim: int) -> tuple[Bound, Noise]:
+def _gaussian(local: DpSgd, dim: int) -> tuple[Bound, say.Noise]:
     """A step's mean over a constant, and the noise on it, on the coordinates of a mask that everybody knows."""
-    noise = GaussianNoise(local.std(dim) / local.batch_size, On.MASK if local.mask else On.EVERY, Drawn.MESSAGE)
+    noise = say.GaussianNoise(local.std(dim) / local.batch_size, say.On.MASK if local.mask else say.On.EVERY, Drawn.MESSAGE)
     return RecordMean(local.reach(dim), local.batch_size), noise
 
 
-def _binomial(method: Method, local: DpSgd, parts: list[BinomialMechanism], dim: int) -> tuple[Bound, Noise]:
+def _binomial(method: Method, local: DpSgd, parts: list[BinomialMechanism], dim: int) -> tuple[Bound, say.Noise]:
     """cpSGD's: one step's mean gradient, quantised, under binomial noise."""
     if len(parts) > 1 or local.noise or local.steps != 1 or local.decay > 1 or local.mask is not None:
         raise NoGuarantee(  # in one step momentum and prox do nothing yet
@@ -117,7 +103,7 @@ def _binomial(method: Method, local: DpSgd, parts: list[BinomialMechanism], dim:
     reach = local.lr * local.reach(dim)  # the update is lr times the mean gradient, and lr does not grow
     inner = RecordMean(reach, local.batch_size)
     bound = Quantised(inner, mechanism.grid, entries, mechanism.levels)
-    noise = BinomialNoise(mechanism.std, On.EVERY, Drawn.MESSAGE, secure=True, trials=mechanism.coins, entries=entries)
+    noise = say.BinomialNoise(mechanism.std, say.On.EVERY, Drawn.MESSAGE, secure=True, trials=mechanism.coins, entries=entries)
     return bound, noise
 
 

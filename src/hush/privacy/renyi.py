@@ -20,20 +20,9 @@ from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from scipy import special
 
 from hush.errors import NoGuarantee
+from hush.privacy import vocabulary as say
 from hush.privacy.guarantee import Relation
-from hush.privacy.vocabulary import (
-    BoundedParticipation,
-    DiscreteGaussianNoise,
-    Everyone,
-    FixedSampling,
-    GaussianNoise,
-    Phase,
-    Plan,
-    PoissonSampling,
-    Release,
-    SecretParticipation,
-    SkellamNoise,
-)
+from hush.privacy.vocabulary import Phase, Plan, Release
 
 ORDERS = (*range(2, 129), *range(136, 257, 8), *range(288, 513, 32), 768, 1024, 1536, 2048, 4096)
 
@@ -59,14 +48,12 @@ def delta(orders: tuple[int, ...], values: list[float], eps: float) -> float:
 
 def _phase(plan: Plan, phase: Phase, order: int) -> float:
     sampling = phase.sampling
-    if isinstance(sampling, Everyone):
-        return phase.times * at(_joint(plan, phase, plan.relation), order)
-    if isinstance(sampling, BoundedParticipation):
-        return times(sampling, phase.rounds) * phase.steps * at(_joint(plan, phase, plan.relation), order)
-    if isinstance(sampling, FixedSampling) and plan.relation is Relation.ADD_REMOVE:
+    if isinstance(sampling, say.Everyone | say.BoundedParticipation):
+        return times(phase) * at(_joint(plan, phase, plan.relation), order)
+    if isinstance(sampling, say.FixedSampling) and plan.relation is Relation.ADD_REMOVE:
         # adding a unit displaces another, which changes the sum as replacing would
         return phase.times * sampled(_joint(plan, phase, Relation.REPLACE_ONE), sampling.rate, order)
-    if isinstance(sampling, PoissonSampling | SecretParticipation) and plan.relation is not Relation.REPLACE_ONE:
+    if isinstance(sampling, say.PoissonSampling | say.SecretParticipation) and plan.relation is not Relation.REPLACE_ONE:
         return phase.times * sampled(_joint(plan, phase, plan.relation), sampling.rate, order)
     raise NoGuarantee(
         f"Renyi accounting of {type(sampling).__name__} under {plan.relation} is not proved here.",
@@ -74,11 +61,14 @@ def _phase(plan: Plan, phase: Phase, order: int) -> float:
     )
 
 
-def times(sampling: BoundedParticipation, rounds: int) -> int:
-    """How many rounds of a phase one unit can have been in."""
+def times(phase: Phase) -> int:
+    """How many releases of a phase one unit can have been in."""
+    sampling, rounds = phase.sampling, phase.rounds
+    if not isinstance(sampling, say.BoundedParticipation):
+        return phase.times
     assert sampling.times is not None
     distinct = max(rounds - sampling.repeats, 1)
-    return min(rounds, min(sampling.times, distinct) + sampling.repeats)
+    return min(rounds, min(sampling.times, distinct) + sampling.repeats) * phase.steps
 
 
 def at(curve: Curve, order: int) -> float:
@@ -106,19 +96,16 @@ def _joint(plan: Plan, phase: Phase, relation: Relation) -> Curve:
 def _curve(plan: Plan, release: Release, relation: Relation) -> Curve:
     noise, shares = release.noise, plan.shares(release)
     std, reach = noise.std * math.sqrt(shares), release.bound.l2(relation)
-    if isinstance(noise, GaussianNoise):
+    if isinstance(noise, say.DiscreteGaussianNoise) and shares * noise.draws != 1:
+        return _sum_of_discrete_gaussians(reach, std, noise, shares * noise.draws)
+    if isinstance(noise, say.GaussianNoise | say.DiscreteGaussianNoise):
         return lambda orders: orders * (reach / std) ** 2 / 2
-    if isinstance(noise, DiscreteGaussianNoise):
-        return _discrete_gaussian(reach, std, noise, shares)
-    if isinstance(noise, SkellamNoise):
+    if isinstance(noise, say.SkellamNoise):
         return _skellam(reach / noise.grid, (std / noise.grid) ** 2, noise.entries)
     raise NoGuarantee(f"{type(noise).__name__} has no Renyi bound.", "Use Gaussian, discrete Gaussian or Skellam noise.")
 
 
-def _discrete_gaussian(reach: float, std: float, noise: DiscreteGaussianNoise, shares: int) -> Curve:
-    draws = shares * noise.draws
-    if draws == 1:
-        return lambda orders: orders * (reach / std) ** 2 / 2
+def _sum_of_discrete_gaussians(reach: float, std: float, noise: say.DiscreteGaussianNoise, draws: int) -> Curve:
     assert noise.entries is not None
     share = (std / noise.grid) ** 2 / draws
     tau = 10 * math.fsum(math.exp(-2 * math.pi**2 * share * k / (k + 1)) for k in range(1, draws))

@@ -7,29 +7,10 @@ import math
 from collections.abc import Iterator
 
 from hush.errors import NoGuarantee
+from hush.privacy import vocabulary as say
 from hush.privacy.bounds import Bit, Bound, LinearImage, Quantised, RecordMean, Weighted
 from hush.privacy.guarantee import LARGEST_DELTA, Relation, Unit, View, at_least
-from hush.privacy.vocabulary import (
-    BinomialNoise,
-    BoundedParticipation,
-    DiscreteGaussianNoise,
-    Divisor,
-    Drawn,
-    Everyone,
-    FixedSampling,
-    GaussianNoise,
-    LaplaceNoise,
-    MinSeparation,
-    On,
-    Phase,
-    Plan,
-    PoissonSampling,
-    Release,
-    Sampler,
-    SecretParticipation,
-    SideData,
-    SkellamNoise,
-)
+from hush.privacy.vocabulary import Drawn, Phase, Plan, Release
 
 _FEW = 100
 """Below so many clients, noise for whole clients leaves little to learn."""
@@ -53,7 +34,7 @@ def refuse_without_proof(plan: Plan) -> None:
 
 
 def _side_data(plan: Plan) -> None:
-    if plan.side_data is SideData.PRIVATE:
+    if plan.side_data is say.SideData.PRIVATE:
         raise NoGuarantee(
             "A mask or statistic is computed from the protected data without noise, which voids the guarantee.",
             "Take it from public examples that belong to no client, from noised sums of earlier rounds, or draw it at random.",
@@ -74,13 +55,13 @@ def _relation(plan: Plan) -> None:
             f"In the view '{plan.view}' who takes part is visible, so adding or removing a {plan.unit} cannot be hidden.",
             "Ask for zero-out (sensitivity C) or replace-one (2C).",
         )
-    own = any(release.noise.drawn is not Drawn.SERVER for phase in plan.phases for release in phase.releases)
-    if own and plan.relation is Relation.ADD_REMOVE and not all(isinstance(p.sampling, FixedSampling) for p in plan.phases):
+    own = any(release.noise.drawn is not Drawn.SERVER for release in plan.releases)
+    if own and plan.relation is Relation.ADD_REMOVE and not all(isinstance(p.sampling, say.FixedSampling) for p in plan.phases):
         raise NoGuarantee(
             f"The {plan.unit}s draw the noise themselves, so one that is removed takes its noise along, and the sum shows it.",
             "Ask for zero-out or replace-one, or let a trusted server draw the noise once.",
         )
-    secret = any(isinstance(phase.sampling, SecretParticipation) for phase in plan.phases)
+    secret = any(isinstance(phase.sampling, say.SecretParticipation) for phase in plan.phases)
     if secret and plan.relation is Relation.ADD_REMOVE:
         raise NoGuarantee(
             "Under secret participation the contacted clients are public, so adding or removing one cannot be hidden.",
@@ -96,14 +77,14 @@ def _participation(plan: Plan, phase: Phase) -> None:
             "any of the rounds, not in a given one by chance.",
             "Count every round (participations=None), or let sampling amplify nothing: BoundedParticipation.",
         )
-    if isinstance(sampling, BoundedParticipation) and sampling.times is None:
+    if isinstance(sampling, say.BoundedParticipation) and sampling.times is None:
         raise NoGuarantee(
             "Nothing limits how often a client takes part, so its loss has no limit either.",
             "Cap the participations beforehand and enforce it: Bounded(size, participations=k).",
         )
-    if isinstance(sampling, MinSeparation) and phase.steps > 1:
+    if isinstance(sampling, say.MinSeparation) and phase.steps > 1:
         raise NoGuarantee("Correlated noise is proved for one release a round.", "Release once a round.")
-    if isinstance(sampling, MinSeparation):
+    if isinstance(sampling, say.MinSeparation):
         column = sampling.strategy
         if not all(v >= 0 for v in column) or any(b > a for a, b in itertools.pairwise(column)):
             raise NoGuarantee(
@@ -125,7 +106,7 @@ def _amplification(plan: Plan, phase: Phase) -> None:
     sampling = phase.sampling
     if not sampling.amplifies:
         return
-    if isinstance(sampling, PoissonSampling | FixedSampling | SecretParticipation):
+    if isinstance(sampling, say.PoissonSampling | say.FixedSampling | say.SecretParticipation):
         if plan.unit is not plan.sampled:
             raise NoGuarantee(
                 f"{str(plan.sampled).capitalize()}s are sampled and {plan.unit}s are protected: the output can show whether the "
@@ -138,16 +119,16 @@ def _amplification(plan: Plan, phase: Phase) -> None:
                 "a hypothetical population amplifies nothing.",
                 "Sample from those who are really there.",
             )
-    if isinstance(sampling, SecretParticipation):
+    if isinstance(sampling, say.SecretParticipation):
         return  # its coins are the client's own, and everybody sends noise
-    hidden = getattr(sampling, "by", Sampler.SERVER) is Sampler.OWN and plan.sampled is Unit.RECORD
+    hidden = getattr(sampling, "by", say.Sampler.SERVER) is say.Sampler.OWN and plan.sampled is Unit.RECORD
     if plan.view is not View.RELEASED and not hidden:
         raise NoGuarantee(
             "A server that picks the cohort, or sees who sends, knows who is in it: against it, sampling amplifies nothing.",
             "Use secret participation, bound the participations, or ask for the view 'released'.",
         )
     theirs = any(release.noise.drawn is not Drawn.SERVER for release in phase.releases)
-    if theirs and isinstance(sampling, PoissonSampling) and not hidden:
+    if theirs and isinstance(sampling, say.PoissonSampling) and not hidden:
         raise NoGuarantee(
             "The selected clients add shares of the noise, so it shows how many there were, and Poisson amplification is lost.",
             "Use secret participation, where everybody contacted sends noise, or let a trusted server draw the noise once.",
@@ -185,7 +166,7 @@ def _bound(bound: Bound, unit: Unit) -> None:
 
 def _noise(plan: Plan, phase: Phase, release: Release) -> None:
     noise = release.noise
-    if noise.on is On.SUPPORT:
+    if noise.on is say.On.SUPPORT:
         raise NoGuarantee(
             "Noise only where the private vector is not zero releases its support: epsilon is infinite.",
             "Noise every entry, or use a mask that is public.",
@@ -205,22 +186,22 @@ def _noise(plan: Plan, phase: Phase, release: Release) -> None:
             f"{plan.honest_min:,} honest shares are counted on, and no more than {_most_shares(plan, phase):,} are sent.",
             "Count those that are really there.",
         )
-    if isinstance(noise, LaplaceNoise) and noise.drawn is Drawn.SHARES:
+    if isinstance(noise, say.LaplaceNoise) and noise.drawn is Drawn.SHARES:
         raise NoGuarantee("A sum of Laplace shares is not Laplace noise.", "Use Gaussian or Skellam noise for shares.")
-    if isinstance(noise, GaussianNoise) and noise.secure and noise.drawn is Drawn.SHARES:
+    if isinstance(noise, say.GaussianNoise) and noise.secure and noise.drawn is Drawn.SHARES:
         raise NoGuarantee("Rounded Gaussian shares do not add up to a rounded Gaussian.", "Draw shares of Skellam noise.")
     lattice = release.bound.lattice or math.nan
-    integers = isinstance(noise, DiscreteGaussianNoise | SkellamNoise | BinomialNoise)
+    integers = isinstance(noise, say.DiscreteGaussianNoise | say.SkellamNoise | say.BinomialNoise)
     if integers and not math.isclose(lattice, getattr(noise, "grid", 0.0), rel_tol=1e-9):
         raise NoGuarantee(
             "Integer noise covers integers alone: off its grid, one contribution shows through at once.",
             "Round contributions to the grid of the noise, and bound their norm after that (Discretize).",
         )
-    if isinstance(noise, DiscreteGaussianNoise) and noise.drawn is Drawn.SHARES and noise.std < noise.grid / 2:
+    if isinstance(noise, say.DiscreteGaussianNoise) and noise.drawn is Drawn.SHARES and noise.std < noise.grid / 2:
         raise NoGuarantee(
             "Shares below half a grid step are outside of the theorem on their sum.", "Take a finer grid, or Skellam."
         )
-    if isinstance(noise, DiscreteGaussianNoise) and noise.drawn is Drawn.SHARES and noise.entries is None:
+    if isinstance(noise, say.DiscreteGaussianNoise) and noise.drawn is Drawn.SHARES and noise.entries is None:
         raise NoGuarantee(
             "A sum of discrete Gaussian shares is not discrete Gaussian, and the correction grows with the number of entries.",
             "State the entries, or use Skellam noise, whose sums are Skellam.",
@@ -230,15 +211,15 @@ def _noise(plan: Plan, phase: Phase, release: Release) -> None:
 def _most_shares(plan: Plan, phase: Phase) -> int:
     """How many shares of noise a sum can hold."""
     sampling = phase.sampling
-    if isinstance(sampling, FixedSampling):
+    if isinstance(sampling, say.FixedSampling):
         return sampling.size
-    return sampling.contacted if isinstance(sampling, SecretParticipation) else plan.population
+    return sampling.contacted if isinstance(sampling, say.SecretParticipation) else plan.population
 
 
 def _divisor(plan: Plan, phase: Phase, release: Release) -> None:
-    if release.divisor is Divisor.CONSTANT or isinstance(phase.sampling, FixedSampling):
+    if release.divisor is say.Divisor.CONSTANT or isinstance(phase.sampling, say.FixedSampling):
         return
-    visible = isinstance(phase.sampling, Everyone | BoundedParticipation | MinSeparation)
+    visible = isinstance(phase.sampling, say.Everyone | say.BoundedParticipation | say.MinSeparation)
     if plan.relation is Relation.ADD_REMOVE or not visible:
         raise NoGuarantee(
             "Dividing by the cohort that came reveals its size, which the accounting keeps secret.",
@@ -266,7 +247,7 @@ def warnings_of(plan: Plan, delta: float) -> Iterator[str]:
             f"noise that hides one of {plan.population:,} clients drowns the model: below about {_FEW}, and where each holds many "
             "records, protect these instead (hush run fed-spa, or cpfed, dp-sgd)"
         )
-    drawn = [phase.sampling for phase in plan.phases if isinstance(phase.sampling, PoissonSampling | FixedSampling)]
+    drawn = [phase.sampling for phase in plan.phases if isinstance(phase.sampling, say.PoissonSampling | say.FixedSampling)]
     if plan.sampled is Unit.RECORD and drawn and not any(sampling.amplifies for sampling in drawn):
         yield (
             f"the smallest client holds {plan.population:,} records, no more than a batch: it reads them all at every step, which "

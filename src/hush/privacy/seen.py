@@ -15,7 +15,7 @@ from typing import Any
 
 from hush.secret import state_dir
 
-_WAIT = 60.0
+WAIT = 60.0
 """Seconds that one process waits for another's transaction."""
 _TABLES = {
     "seen": "ledger TEXT PRIMARY KEY, seq INTEGER NOT NULL, hash TEXT NOT NULL",
@@ -31,7 +31,7 @@ def _memory() -> Iterator[sqlite3.Connection]:
     """Alone with it, also to read: a memory that can only be read would be found out after something was spent."""
     folder = state_dir()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with closing(sqlite3.connect(folder / "ledgers.sqlite", timeout=_WAIT, isolation_level=None)) as db:
+    with closing(sqlite3.connect(folder / "ledgers.sqlite", timeout=WAIT, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         for table, columns in _TABLES.items():
             db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
@@ -49,7 +49,7 @@ def _looked_at() -> Iterator[sqlite3.Connection]:
         place = ":memory:"
     else:
         place = f"{file.as_uri()}?mode=rw"  # no `ro`: what a killed process left half-written is taken back first
-    with closing(sqlite3.connect(place, uri=True, timeout=_WAIT, isolation_level=None)) as db:
+    with closing(sqlite3.connect(place, uri=True, timeout=WAIT, isolation_level=None)) as db:
         db.execute("BEGIN")
         yield db
 

@@ -9,7 +9,6 @@ from hush.cohort import Cohort
 from hush.core import Method
 from hush.errors import NoGuarantee, UsageError
 from hush.privacy.accountant import account, calibrate, rounds_within, spent
-from hush.privacy.bounds import Bound
 from hush.privacy.guarantee import Budget, Guarantee, check_delta, default_delta
 from hush.privacy.plan import is_private, needs_noise, plan_of, server_plan, unproved_part, with_noise
 from hush.privacy.record_plan import has_own_noise, is_record_level, record_plan
@@ -68,7 +67,7 @@ def settle_privacy(
             before = planned(method)
             method = with_noise(method, calibrate(before, budget.epsilon, chosen))
             plan = planned(method)
-            if _bounds(plan) == _bounds(before):
+            if [one.bound for one in plan.releases] == [one.bound for one in before.releases]:
                 return Settled(method, plan, chosen, rounds)
         raise NoGuarantee(f"No grid of {method.name} goes with the noise that it needs.", "Give --noise, or more bits.")
     if (set_to := next((part.multiplier for part in method.pipeline.parts if isinstance(part, Noise)), None)) is not None:
@@ -84,10 +83,6 @@ def settle_privacy(
         )
     spent(plan, chosen, allowed)  # what cannot be accounted is refused now, not after training
     return Settled(method, plan, chosen, allowed)
-
-
-def _bounds(plan: Plan) -> list[Bound]:
-    return [release.bound for phase in plan.phases for release in phase.releases]
 
 
 def as_charged(plan: Plan, rounds: int, charges: int) -> Plan:
@@ -113,13 +108,9 @@ def figures_of(proof: Proof | None) -> dict[str, Any]:
     told: dict[str, Any] = dict.fromkeys(("epsilon", "delta", "unit", "relation", "view", "epsilon_server", "claimed_epsilon"))
     if proof is None:
         return told
-    proved = proof.guarantee.to_dict()
-    told |= {key: proved[key] for key in told if key in proved}
-    server, claim = proof.server, proof.claim
-    return told | {
-        "epsilon_server": server.epsilon if server is not None else None,
-        "claimed_epsilon": claim.epsilon if claim is not None else None,
-    }
+    others = {"epsilon_server": proof.server, "claimed_epsilon": proof.claim}
+    figures = proof.guarantee.to_dict() | {key: one.epsilon for key, one in others.items() if one is not None}
+    return {key: figures.get(key) for key in told}
 
 
 def certify(plan: Plan | None, delta: float | None, method: Method) -> Proof | None:

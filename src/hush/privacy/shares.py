@@ -20,10 +20,8 @@ from hush.privacy.plan import smallest_cohort, unproved_part, with_secure_noise
 from hush.privacy.record_plan import has_own_noise
 from hush.secagg.parameters import THREATS, exactly
 from hush.secagg.terms import Terms
-from hush.transforms.discretize import Discretize
-from hush.transforms.modulo import Modulo, grid_bits
-from hush.transforms.noise import ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
-from hush.transforms.rotate import Rotate
+from hush.transforms import Discretize, ExactNoise, Gaussian, MessageGaussian, Modulo, Noise, NoiseShares, Rotate
+from hush.transforms.modulo import grid_bits
 
 BITS = 24
 LEAST_BITS, MOST_BITS = 10, 48
@@ -77,7 +75,8 @@ class SecureSum:
             return 0.0
         if self.tolerate is not None:
             return self.tolerate
-        return math.ceil(1e6 * _likely_losses(clients, dropout) / clients) / 1e6  # up: a third of three must be one
+        likely = int(stats.binom.ppf(1 - _RARELY, clients, dropout))  # the fewest that hardly any round exceeds
+        return math.ceil(1e6 * likely / clients) / 1e6  # up: a third of three must be one
 
     def terms(
         self,
@@ -132,11 +131,6 @@ def contacted(cohort: Cohort, clients: int) -> tuple[int, int]:
         return clients, clients
     fewest = smallest_cohort(cohort, clients)  # refuses those of any size
     return fewest, -(-clients // cohort.period(clients)) if isinstance(cohort, cohorts.Rotation) else fewest
-
-
-def _likely_losses(clients: int, dropout: float) -> int:
-    """The fewest losses that no more than one round in a thousand exceeds."""
-    return int(stats.binom.ppf(1 - _RARELY, clients, dropout))
 
 
 def with_secure_sum(method: Method, cohort: Cohort, clients: int, secure: SecureSum, dropout: float) -> Method:

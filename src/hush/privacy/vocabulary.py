@@ -26,6 +26,11 @@ def _coerce(owner: object, **kinds: type[StrEnum]) -> None:
             raise UsageError(f"{name} must be one of {known}, not '{getattr(owner, name)}'.") from None
 
 
+def _check_count(name: str, value: float | None) -> None:
+    if value is not None and (not math.isfinite(value) or value < 1 or value != int(value)):
+        raise UsageError(f"{name} must be a whole number of at least 1, not {value:g}.")
+
+
 # -- noise -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -126,10 +131,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if hasattr(self, "by"):
             _coerce(self, by=Sampler)
-        counts = {name: getattr(self, name, None) for name in ("population", "size", "contacted", "times", "separation")}
-        for name, value in counts.items():
-            if value is not None and (not math.isfinite(value) or value < 1 or value != int(value)):
-                raise UsageError(f"{name} must be a whole number of at least 1, not {value:g}.")
+        for name in ("population", "size", "contacted", "times", "separation"):
+            _check_count(name, getattr(self, name, None))
         rate = getattr(self, "rate", 1.0)
         if not 0 < rate <= 1:
             raise UsageError(f"A sampling rate lies in (0, 1], and this one is {rate:g}.")
@@ -138,7 +141,8 @@ class Sampling:
 
     @property
     def amplifies(self) -> bool:
-        return False
+        """Whether there is a chance that a unit was not drawn."""
+        return bool(getattr(self, "rate", 1.0) < 1)
 
 
 @dataclass(frozen=True)
@@ -153,10 +157,6 @@ class PoissonSampling(Sampling):
     rate: float
     population: int
     by: Sampler = Sampler.SERVER
-
-    @property
-    def amplifies(self) -> bool:
-        return self.rate < 1
 
 
 @dataclass(frozen=True)
@@ -195,10 +195,6 @@ class SecretParticipation(Sampling):
     @property
     def population(self) -> int:
         return self.contacted
-
-    @property
-    def amplifies(self) -> bool:
-        return self.rate < 1
 
 
 @dataclass(frozen=True)
@@ -275,9 +271,7 @@ class Phase:
 
     def __post_init__(self) -> None:
         for name in ("steps", "participations", "period"):
-            value = getattr(self, name)
-            if value is not None and (not math.isfinite(value) or value < 1 or value != int(value)):
-                raise UsageError(f"{name} must be a whole number of at least 1, not {value:g}.")
+            _check_count(name, getattr(self, name))
 
     @property
     def times(self) -> int:
@@ -332,23 +326,26 @@ class Plan:
     def __post_init__(self) -> None:
         _coerce(self, unit=Unit, relation=Relation, view=View, sampled=Unit, side_data=SideData)
         for name, value in (("clients", self.population), *(("rounds", phase.rounds) for phase in self.phases)):
-            if not math.isfinite(value) or value < 1 or value != int(value):
-                raise UsageError(f"{name} must be a whole number of at least 1, not {value:g}.")
+            _check_count(name, value)
             if value > (most := 10**15 if name == "clients" else 10**7):
                 raise UsageError(f"{name} must be at most {most:,}, not {value:,}.")
-        for release in (release for phase in self.phases for release in phase.releases):
-            if not 0 < release.noise.std < math.inf:
-                raise UsageError(f"noise must be a positive number, not {release.noise.std:g}.")
-            if math.isnan(release.bound.reach()) or release.bound.reach() <= 0:
-                raise UsageError(f"A bound must be a positive number, not {release.bound.reach():g}.")
-            if math.isfinite(release.bound.reach()) and not 1e-12 < release.noise.std / release.bound.reach() < 1e12:
-                raise UsageError(f"noise of {release.noise.std:g} on what is at most {release.bound.reach():g} cannot be meant.")
-        if self.honest_min is not None and (self.honest_min < 1 or self.honest_min != int(self.honest_min)):
-            raise UsageError(f"honest_min must be a whole number of at least 1, not {self.honest_min:g}.")
+        for std, reach in ((release.noise.std, release.bound.reach()) for release in self.releases):
+            if not 0 < std < math.inf:
+                raise UsageError(f"noise must be a positive number, not {std:g}.")
+            if math.isnan(reach) or reach <= 0:
+                raise UsageError(f"A bound must be a positive number, not {reach:g}.")
+            if math.isfinite(reach) and not 1e-12 < std / reach < 1e12:
+                raise UsageError(f"noise of {std:g} on what is at most {reach:g} cannot be meant.")
+        _check_count("honest_min", self.honest_min)
 
     @property
     def rounds(self) -> int:
         return sum(phase.rounds for phase in self.phases)
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """Of all phases."""
+        return tuple(release for phase in self.phases for release in phase.releases)
 
     @property
     def units(self) -> int:
@@ -371,7 +368,7 @@ class Plan:
     @property
     def secure(self) -> bool:
         """Whether all noise is exact and cryptographic."""
-        return all(release.noise.secure for phase in self.phases for release in phase.releases)
+        return all(release.noise.secure for release in self.releases)
 
     def with_noise(self, multiplier: float) -> Plan:
         """The same plan with all noise scaled so that `noise_multiplier` is this."""

@@ -6,42 +6,11 @@ from typing import Any
 
 from hush.errors import UsageError
 from hush.plain import plain
-from hush.privacy.bounds import (
-    Bit,
-    Bound,
-    L2Ball,
-    LinearImage,
-    LInfBox,
-    OneVote,
-    Quantised,
-    RecordMean,
-    Rounded,
-    Weighted,
-)
+from hush.privacy import bounds
+from hush.privacy import vocabulary as say
+from hush.privacy.bounds import Bound
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.vocabulary import (
-    BinomialNoise,
-    BoundedParticipation,
-    DiscreteGaussianNoise,
-    Divisor,
-    Drawn,
-    Everyone,
-    FixedSampling,
-    GaussianNoise,
-    LaplaceNoise,
-    MinSeparation,
-    Noise,
-    On,
-    Phase,
-    Plan,
-    PoissonSampling,
-    Release,
-    Sampler,
-    Sampling,
-    SecretParticipation,
-    SideData,
-    SkellamNoise,
-)
+from hush.privacy.vocabulary import Drawn, Phase, Plan, Release, Sampling
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
@@ -53,9 +22,11 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
 _KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(L2Ball, LInfBox, LinearImage, OneVote, Bit, RecordMean, Weighted, Rounded, Quantised),
-        *(GaussianNoise, DiscreteGaussianNoise, SkellamNoise, LaplaceNoise, BinomialNoise),
-        *(Everyone, PoissonSampling, FixedSampling, BoundedParticipation, SecretParticipation, MinSeparation),
+        *(bounds.L2Ball, bounds.LInfBox, bounds.LinearImage, bounds.OneVote, bounds.Bit),
+        *(bounds.RecordMean, bounds.Weighted, bounds.Rounded, bounds.Quantised),
+        *(say.GaussianNoise, say.DiscreteGaussianNoise, say.SkellamNoise, say.LaplaceNoise, say.BinomialNoise),
+        *(say.Everyone, say.PoissonSampling, say.FixedSampling),
+        *(say.BoundedParticipation, say.SecretParticipation, say.MinSeparation),
         *(Release, Phase, Plan),
     )
 }
@@ -65,17 +36,17 @@ _ENUMS = {
     "relation": Relation,
     "view": View,
     "drawn": Drawn,
-    "by": Sampler,
-    "on": On,
-    "divisor": Divisor,
-    "side_data": SideData,
+    "by": say.Sampler,
+    "on": say.On,
+    "divisor": say.Divisor,
+    "side_data": say.SideData,
 }
-_PLACES: dict[str, type] = {"bound": Bound, "inner": Bound, "noise": Noise, "sampling": Sampling}
+_PLACES: dict[str, type] = {"bound": Bound, "inner": Bound, "noise": say.Noise, "sampling": Sampling}
 """What may stand where."""
 
 
 def plan_from_dict(value: dict[str, Any]) -> Plan:
-    """The plan that `Plan.to_dict` wrote."""
+    """The plan that `plan_to_dict` wrote."""
     try:
         plan = _made(value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -91,12 +62,6 @@ def phase_from_dict(value: dict[str, Any]) -> Phase:
     if not isinstance(phase, Phase):
         raise UsageError("This is not a phase that Hush wrote.")
     return phase
-
-
-def phase_to_dict(phase: Phase) -> dict[str, Any]:
-    """The inverse of `phase_from_dict`."""
-    value: dict[str, Any] = plain(phase)
-    return value
 
 
 def _made(value: Any) -> Any:
