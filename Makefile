@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-torch soak lint docs bench bench-gpu wheel clean
+.PHONY: demo federation test test-torch soak lint docs bench bench-gpu wheel clean
 
 $(VENV)/.ready: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -13,6 +13,10 @@ $(VENV)/.ready: pyproject.toml requirements.lock
 
 demo: $(VENV)/.ready
 	$(BIN)/hush compare fedavg dp-fedavg fed-smp-top-k --data digits --out runs/demo-$$(date +%Y%m%d-%H%M%S)
+
+# a real federation on this machine: three clients, TLS, a secure sum, and one client that is killed and comes back
+federation: $(VENV)/.ready
+	$(BIN)/python examples/federation.py
 
 test: lint
 	$(BIN)/python -m pytest -n 2

@@ -34,6 +34,8 @@ class Policy:
     """`malicious`: only where the sum is safe from a server that lies."""
     roster: str | None = None
     """The roster's fingerprint."""
+    unproved: bool = False
+    """Also where nothing is proved: for trials on data that need no protection."""
 
     @staticmethod
     def read(path: Path) -> Policy:
@@ -47,7 +49,7 @@ class Policy:
         )
         for key, given in value.items():
             pick(dict.fromkeys(f.name for f in fields(Policy)), key, f"key in {path.name}")
-            if not isinstance(given, kinds[key]) or isinstance(given, bool):
+            if not isinstance(given, kinds[key]) or isinstance(given, bool) != (key == "unproved"):
                 raise UsageError(f"{key} in {path.name} cannot be {given!r}.")
         lists: dict[str, Any] = {key: tuple(value[key]) for key in ("methods", "features") if key in value}
         return Policy(**value | lists)
@@ -55,11 +57,12 @@ class Policy:
     def objection(self, told: Agreement) -> str | None:
         """Why this client does not take part; None where it does."""
         proof, run = told.proof, told.run
-        if proof is None or proof.server is None:
+        proved = proof.server if proof is not None else None
+        if proved is None and not self.unproved:
             return f"nothing is proved against the server: {told.refused or (proof.no_server if proof else 'there is no noise')}"
         limits = (
-            ("epsilon", proof.server.epsilon, self.epsilon),
-            ("delta", proof.server.delta, self.delta),
+            ("epsilon", proved.epsilon if proved is not None else 0.0, self.epsilon),
+            ("delta", proved.delta if proved is not None else 0.0, self.delta),
             ("the number of sums that this client is in", told.participations, self.participations),
             ("the number of rounds", run.rounds or 0, self.rounds),
         )

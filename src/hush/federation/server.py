@@ -139,6 +139,7 @@ class RemoteFederation(Remote):
                 total, charges, why = self._attempt(rnd.index, asked, after, broadcast, lambda: pay(None))
             except Aborted as reason:
                 broken += 1
+                self._ahead = None  # it was shared among those of before
                 self.tell(f"round {now.round + 1} breaks off: {reason} It is tried again.")
                 continue
             device = now.params.device

@@ -21,6 +21,7 @@ POLICY = """# What these clients agree to unasked.
 epsilon = 1000.0
 delta = 0.01
 smallest_cohort = 3
+unproved = true  # the data are public
 """
 
 
@@ -56,11 +57,13 @@ def command(place: Path, numbers: list[int], code: str | None = None) -> list[st
     return own + (["--code", code] if code is not None else [])
 
 
-def start(place: Path, clients: int, processes: int, code: str | None = None) -> list[subprocess.Popen[bytes]]:
-    """Client processes, each for some of the clients; what they say is in `clients/NAME/client.log` of the first."""
+def start(
+    place: Path, clients: int, processes: int, code: str | None = None, only: list[int] | None = None
+) -> list[subprocess.Popen[bytes]]:
+    """Client processes, each for some of the clients, or `only` some of them; what they say is in the first one's `client.log`."""
     started, threads = [], max(1, (os.cpu_count() or 1) // processes)  # more than there are cores wait for each other
     around = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    for first in range(min(processes, clients)):
+    for first in range(min(processes, clients)) if only is None else only:
         numbers = list(range(first, clients, processes))
         with (folder_of(place, first) / "client.log").open("ab") as log:
             own = command(place, numbers, code)
