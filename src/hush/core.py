@@ -8,7 +8,7 @@ chain of transforms, a server step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -222,10 +222,8 @@ class Chain(Transform):
 
     def init(self, dim: int) -> State:
         state: dict[str, Tensor] = {}
-        wire = Wire(dim)
-        for i, part in enumerate(self.parts):
-            state |= scope(str(i), part.init(wire.entries))
-            wire = part.wire(wire)
+        for i, (part, entries) in enumerate(self._reached(dim)):
+            state |= scope(str(i), part.init(entries))
         return state
 
     def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Public:
@@ -270,11 +268,7 @@ class Chain(Transform):
         return incoming
 
     def broadcast(self, dim: int) -> int:
-        bits, wire = 0, Wire(dim)
-        for part in self.parts:
-            bits += part.broadcast(wire.entries)
-            wire = part.wire(wire)
-        return bits
+        return sum(part.broadcast(entries) for part, entries in self._reached(dim))
 
     def answer(self, dim: int) -> int | None:
         for part in self.parts:
@@ -283,13 +277,18 @@ class Chain(Transform):
         return None
 
     def sized(self, dim: int) -> Chain:
-        parts: list[Transform] = []
-        wire = Wire(dim)
-        for part in self.parts:
-            if parts:  # not of the last one: what noise adds to a message is not known before the noise is
-                wire = self.parts[len(parts) - 1].wire(wire)
-            parts.append(part.sized(wire.entries))
+        return self.told([part.sized(entries) for part, entries in self._reached(dim)])
+
+    def told(self, parts: list[Transform]) -> Chain:
+        """The same with parts that were told something, of which the noise takes its scale anew; itself where nothing changed."""
         return self if all(a is b for a, b in zip(parts, self.parts, strict=True)) else chain(*parts)
+
+    def _reached(self, dim: int) -> Iterator[tuple[Transform, int]]:
+        """Each part, and how many entries reach it. The last one's wire is not asked: what noise adds may not be known yet."""
+        wire = Wire(dim)
+        for i, part in enumerate(self.parts):
+            wire = self.parts[i - 1].wire(wire) if i else wire
+            yield part, wire.entries
 
     def bound(self, incoming: Bound) -> Bound:
         for part in self.parts:
@@ -358,15 +357,7 @@ class LocalUpdate:
         """This, with what an initial round finds out about some clients' data. Nothing, unless a paper does so."""
         return self
 
-    def __call__(
-        self,
-        learner: FlatModel,
-        params: Tensor,
-        data: Shard,
-        rnd: Round,
-        keys: Tensor,
-        public: Public,
-    ) -> Trained:
+    def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
         """`updates[clients, d]` = the model received minus the model trained, each row from its own client alone."""
         raise UsageError(f"{type(self).__name__} does not say how a client trains: override __call__.")
 
@@ -418,13 +409,7 @@ class Method:
         return self.pipeline.prepare(params, within("pipeline", state), rnd, server)
 
     def contribute(
-        self,
-        learner: FlatModel,
-        params: Tensor,
-        data: Shard,
-        rnd: Round,
-        keys: Tensor,
-        public: Public,
+        self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public
     ) -> tuple[Tensor, Trained]:
         """Clients: train and encode; `[clients, m]`, ready to leave."""
         told = replace(rnd, room=self.pipeline.room(None, public))
@@ -470,8 +455,7 @@ class Method:
 
     def fitted(self, public: int, classes: int) -> Method:
         """The same method with every part told what the task has; the noise takes its scale anew."""
-        parts = [part.fitted(public, classes) for part in self.pipeline.parts]
-        return self.with_pipeline(*parts) if any(a is not b for a, b in zip(parts, self.pipeline.parts, strict=True)) else self
+        return replace(self, pipeline=self.pipeline.told([part.fitted(public, classes) for part in self.pipeline.parts]))
 
     def sized(self, dim: int) -> Method:
         """The same method with every part told how many entries reach it; the noise takes its scale anew."""

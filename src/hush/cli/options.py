@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -113,25 +113,30 @@ def _found_from_elsewhere(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose last parameter is `flags: RunFlags`, with a flag for each field of `RunConfig` and of `RunFlags`."""
+    """A command whose last parameter is a dataclass of flags; in place of its `values` stand all fields of `RunConfig`."""
+    *own, last = inspect.signature(command, eval_str=True).parameters.values()
+    hints = get_type_hints(last.annotation, include_extras=True)
+    of_command = [f for f in fields(last.annotation) if f.name != "values"]
     of_run = [key for key, known in RunConfig.known().items() if key not in ("method", "set") and known.flag != NO_FLAG]
-    of_command = [f for f in fields(RunFlags) if f.name != "values"]
+    of_run = of_run if "values" in hints else []
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> None:
         values = {key: value for key in of_run if (value := given.pop(key)) is not None}
-        own = {f.name: given.pop(f.name) for f in of_command}
-        command(**given, flags=RunFlags(values=values, **own))
+        flags = {f.name: given.pop(f.name) for f in of_command} | ({"values": values} if of_run else {})
+        command(**given, **{last.name: last.annotation(**flags)})
 
     kinds = RunConfig.kinds()
-    hints = get_type_hints(RunFlags, include_extras=True)
-    own = inspect.signature(command, eval_str=True).parameters.values()
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        *(p.replace(kind=keyword) for p in own if p.name != "flags"),
+        *(p.replace(kind=keyword) for p in own),
         *(inspect.Parameter(key, keyword, default=None, annotation=Annotated[kinds[key] | None, option(key)]) for key in of_run),
-        *(inspect.Parameter(f.name, keyword, default=f.default, annotation=hints[f.name]) for f in of_command),
+        *(inspect.Parameter(f.name, keyword, default=_default(f), annotation=hints[f.name]) for f in of_command),
     ]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper
+
+
+def _default(flag: Field[Any]) -> Any:
+    return inspect.Parameter.empty if flag.default is MISSING else flag.default
