@@ -25,7 +25,7 @@ from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger
 from hush.privacy.plan import server_plan
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
-from hush.privacy.vocabulary import Enrolled, Plan
+from hush.privacy.vocabulary import Enrolled
 from hush.privacy.written import plan_from_dict
 from hush.recorded import against_ledger, releases, says_nothing_was_released
 from hush.report.certificate_page import certificate_page
@@ -201,7 +201,8 @@ def _figures(certificate: Values) -> Derived:
         delta = known.guarantee.delta
         server = account(server_plan(plan), delta) if known.server is not None else None
         again = proof_to_dict(Proof(plan, account(plan, delta), server, known.no_server, known.claim))
-        again |= {"rounds_charged": plan.rounds, "noise_multiplier": plan.noise_multiplier, "clients": _holders(plan)}
+        again |= {"rounds_charged": plan.rounds, "noise_multiplier": plan.noise_multiplier}
+        again |= {"clients": plan.clients if plan.unit is Unit.RECORD else plan.population}
         again |= {"claimed_epsilon": (certificate["claim"] or {}).get("epsilon"), "no_guarantee": None}
         again["computed"]["versions"] = certificate["computed"]["versions"]
     except (HushError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -213,10 +214,6 @@ def _figures(certificate: Values) -> Derived:
     epsilon = again["guarantee"]["epsilon"]
     told = Check("figures", True, f"epsilon {epsilon:.6g} and what follows from it, recomputed from the plan")
     return Derived(told, frozenset(names - {"claimed_epsilon", "clients", "computed"} | {"computed.method", "computed.step"}))
-
-
-def _holders(plan: Plan) -> int | None:
-    return plan.clients if plan.unit is Unit.RECORD else plan.population
 
 
 class Asked(NamedTuple):
@@ -286,12 +283,10 @@ def _without_proof(config: RunConfig, certificate: Values) -> tuple[Values, set[
     experiment, ran = Experiment.of(config), certificate["configuration"]
     own: Values = {"run": replace(config, seed=ran["seed"]).published(), "method": experiment.method.name, "rounds": config.rounds}
     own |= {"cohort": plain(experiment.cohort), "dropout": config.dropout}
-    expected: Values = {
-        "method": experiment.method.name,
-        "cohort": experiment.cohort.size,
-        "sampling": sampling_name(experiment.cohort),
-    }
-    return expected | {"configuration": ran | own}, {f"configuration.{key}" for key in ran.keys() - own.keys() - {"seed"}}
+    copied = {f"configuration.{key}" for key in ran.keys() - own.keys() - {"seed"}}
+    cohort = experiment.cohort
+    expected = {"method": experiment.method.name, "cohort": cohort.size, "sampling": sampling_name(cohort)}
+    return expected | {"configuration": ran | own}, copied
 
 
 def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, set[str]]:

@@ -7,6 +7,7 @@ nobody outside knows who was drawn. `hush.privacy` reads the kind and its number
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from scipy import stats
@@ -24,6 +25,8 @@ class Cohort:
     """Expected number of clients a round, out of a population of `clients`."""
 
     size: float
+    whole: ClassVar[str] = ""
+    """What kind it is, where it needs a whole number of clients."""
 
     def check(self, clients: int) -> None:
         """Refuse a cohort that this population cannot fill."""
@@ -31,6 +34,8 @@ class Cohort:
             raise UsageError(
                 f"A cohort of {word(self.size)} out of {clients:,} clients is not possible: 0 < cohort <= {clients:,}."
             )
+        if self.whole and self.size != int(self.size):
+            raise UsageError(f"A {self.whole} needs a whole number of clients, not {self.size:g}.")
 
     def init(self, clients: int) -> State:
         return {}
@@ -68,10 +73,7 @@ class Poisson(Cohort):
 class FixedSize(Cohort):
     """Exactly `size` clients, uniformly, without replacement. Adding a client then displaces another: it costs 2C."""
 
-    def check(self, clients: int) -> None:
-        super().check(clients)
-        if self.size != int(self.size):
-            raise UsageError(f"A fixed cohort needs a whole number of clients, not {self.size:g}.")
+    whole = "fixed cohort"
 
     def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
         order = secret.coins("cohort", index, clients).argsort()
@@ -146,10 +148,7 @@ class Rotation(Cohort):
     enrolled is public, and one who is added changes everybody's turn: what is hidden is what a client's data say.
     """
 
-    def check(self, clients: int) -> None:
-        super().check(clients)
-        if self.size != int(self.size):
-            raise UsageError(f"A rotation needs a whole number of clients, not {self.size:g}.")
+    whole = "rotation"
 
     def period(self, clients: int) -> int:
         """After so many rounds everybody had one turn."""
