@@ -7,12 +7,15 @@ chain of transforms, a server step.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hush.errors import UsageError
+from hush.errors import HushError, UsageError
 
 if TYPE_CHECKING:  # no torch at import: settings and configurations do without
     from torch import Tensor
@@ -116,6 +119,12 @@ class Server(NamedTuple):
 class Transform:
     """One step of the pipeline; the identity unless a method is overridden. Subclasses are frozen dataclasses."""
 
+    def __init_subclass__(cls) -> None:
+        """What somebody else writes fails with one sentence, wherever it is called."""
+        super().__init_subclass__()
+        for name in _ANSWERS.keys() & vars(cls).keys() if not is_ours(cls) else ():
+            setattr(cls, name, _answering(name, vars(cls)[name]))
+
     @property
     def needs_public(self) -> bool:
         """Whether `prepare` reads public examples, which then must exist."""
@@ -183,6 +192,54 @@ class Transform:
     def answer(self, dim: int) -> int | None:
         """Bits of what `decode` returns, where that is sparse and can come down instead of the model; None where it is not."""
         return None
+
+
+def _is_tensor(value: object) -> bool:
+    return hasattr(value, "untyped_storage")  # without torch
+
+
+def _is_state(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) and _is_tensor(held) for key, held in value.items())
+
+
+_ROWS = ("a tensor with one row for each client", lambda value: _is_tensor(value) and value.dim() == 2)
+_ANSWERS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "init": ("a dictionary of tensors, such as {'mean': torch.zeros(dim)}", _is_state),
+    "prepare": ("what clients get", lambda value: True),
+    "encode": _ROWS,
+    "cover": _ROWS,
+    "unpack": _ROWS,
+    "decode": (
+        "the sum and the state, as in `return total, state`: a tensor and a dictionary of tensors",
+        lambda value: isinstance(value, tuple) and len(value) == 2 and _is_tensor(value[0]) and _is_state(value[1]),
+    ),
+    "wire": ("a hush.Wire", lambda value: isinstance(value, Wire)),
+    "bound": ("a hush.Bound", lambda value: isinstance(value, Bound)),
+}
+"""What the methods of a transform must return, and whether a value is that."""
+
+
+def _answering(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a transform that says in one sentence what is wrong with it."""
+    must, right = _ANSWERS[name]
+
+    @functools.wraps(method)
+    def asked(self: Transform, *given: Any, **named: Any) -> Any:
+        own = f"{type(self).__name__}.{name}"
+        try:
+            answer = method(self, *given, **named)
+        except (HushError, MemoryError):
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            line = [f", line {f.lineno}" for f in frames if f.filename == inspect.getfile(method)][-1:]
+            raise UsageError(f"{own} fails{''.join(line)}: {type(error).__name__}: {error}") from error
+        if not right(answer):
+            told = f"a tensor of shape {tuple(answer.shape)}" if _is_tensor(answer) else f"{answer!r:.80}"
+            raise UsageError(f"{own} must return {must}, not {told}.")
+        return answer
+
+    return asked
 
 
 def is_ours(kind: type) -> bool:
@@ -422,6 +479,11 @@ class Method:
     ) -> tuple[Tensor, State]:
         """Server: decode the sum (noise is drawn here, once), divide by the *constant* expected cohort, step."""
         decoded, own = self.pipeline.decode(total, within("pipeline", state), rnd, public, secret)
+        if decoded.shape != params.shape:
+            raise UsageError(
+                f"The pipeline of {self.name} decodes the sum to a tensor of shape {tuple(decoded.shape)}, and the model's is "
+                f"{tuple(params.shape)}: let decode undo what encode does to the length."
+            )
         update = (decoded / rnd.cohort).to(params.dtype)
         params, server = self.server.step(params, update, within("server", state))
         return params, scope("pipeline", own) | scope("server", server)

@@ -105,6 +105,36 @@ def test_names_that_lead_nowhere(mine: str, name: str, said: str, tmp_path: Path
     assert said in err
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("init(self, dim):\n        return None", "SoftClip.init must return a dictionary of tensors"),
+        ("encode(self, x, rnd, keys, public):\n        return x.tolist()", "SoftClip.encode must return a tensor with one row"),
+        ("encode(self, x, rnd, keys, public):\n        return x.sum(0)", "not a tensor of shape (4810,)."),
+        ("encode(self, x, rnd, keys, public):\n        return x @ x", "SoftClip.encode fails, line 39: RuntimeError: "),
+        (
+            "decode(self, total, state, rnd, public, secret):\n        return total",
+            "SoftClip.decode must return the sum and the state",
+        ),
+        ("decode(self, total, state, rnd, public, secret):\n        return total[:3], state", "undo what encode does"),
+        ("wire(self, incoming):\n        return 3", "SoftClip.wire must return a hush.Wire, not 3."),
+        ("bound(self, incoming):\n        return 1.0", "SoftClip.bound must return a hush.Bound, not 1.0."),
+    ],
+)
+def test_mistakes_in_a_transform_are_one_sentence(
+    mine: str, body: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(
+        text.replace(
+            "\n\n\n@dataclass(frozen=True, kw_only=True)", f"\n\n    def {body}\n\n\n@dataclass(frozen=True, kw_only=True)"
+        )
+    )
+    for more in ([], ["--diagnostics"]):
+        code, _, err = hush(capsys, "run", mine, *SMALL, *more)
+        assert (code, said in err) == (2, True), err
+
+
 def test_what_its_function_never_reads_is_refused(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (tmp_path / "mine.py").read_text().replace("SoftClip(s.clip, s.softness)", "SoftClip(s.clip, 0.1)")
     (tmp_path / "mine.py").write_text(text)
