@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from hush import plugins
+from hush.config import RunConfig
+from hush.errors import UsageError
+from hush.tuning.space import Range, default_space, parse_search
 
 from .test_cli import hush
 
@@ -103,6 +107,33 @@ def test_names_that_lead_nowhere(mine: str, name: str, said: str, tmp_path: Path
     code, _, err = hush(capsys, "run", name)
     assert code == 2, err
     assert said in err
+
+
+def test_a_search_stays_in_the_range_and_leaves_out_what_is_idle(
+    mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (tmp_path / "mine.py").read_text()
+    more = """
+    depth: int = setting(2, "a whole number", "[1, 12]", search=around())
+    open: float = setting(0.5, "an open end", "(0.1, 1)", search=around())
+    unread: float = setting(0.5, "what the function never reads", "[0, 1]", search=around())
+    idle: float = setting(0.5, "what goes with another server", "[0, 1]", search=around(), when=only_with("server", "adam"))
+"""
+    text = text.replace('"[0, 1]")', f'"[0, 1]", search=around()){more}').replace(
+        "import setting", "import around, only_with, setting"
+    )
+    (tmp_path / "mine.py").write_text(text.replace("    pipeline =", "    s.depth, s.open, s.idle\n    pipeline ="))
+    space = default_space(RunConfig(method=mine))
+    assert space["softness"] == Range(0.05, 1.0, log=True)
+    assert space["depth"] == Range(1, 12, log=True, whole=True)
+    assert space["open"] == Range(math.nextafter(0.1, 1), math.nextafter(1, 0), log=True)
+    assert not {"unread", "idle"} & space.keys()
+    assert "idle" in default_space(RunConfig(method=mine, set={"server": "adam"}))
+    with pytest.raises(UsageError, match="idle goes with server=adam"):
+        parse_search(["idle=0.1:1"], RunConfig(method=mine))
+    flags = ["--search", "server=average,adam", "--search", "idle=0.1:1", "--trials", "4", "--out", "t", "--json"]
+    code, out, err = hush(capsys, "tune", mine, *SMALL, *flags)
+    assert (code, json.loads(out)["failed"]) == (0, 0), err
 
 
 @pytest.mark.parametrize(
