@@ -34,6 +34,11 @@ class Cohort:
             raise UsageError(
                 f"A cohort of {word(self.size)} out of {clients:,} clients is not possible: 0 < cohort <= {clients:,}."
             )
+        if self.size < 1:
+            raise UsageError(
+                f"A cohort of {self.size:g} is less than one client: it is a number and no share, so write "
+                f"{max(1.0, self.size * clients):g} for {self.size:.4g} of {clients:,} clients."
+            )
         if self.whole and self.size != int(self.size):
             raise UsageError(f"A {self.whole} needs a whole number of clients, not {self.size:g}.")
 
