@@ -13,6 +13,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from hush.checks import keep_python_numbers
 from hush.core import State
 from hush.errors import UsageError
 from hush.names import pick
@@ -27,6 +28,9 @@ class Cohort:
     size: float
     whole: ClassVar[str] = ""
     """What kind it is, where it needs a whole number of clients."""
+
+    def __post_init__(self) -> None:
+        keep_python_numbers(self)
 
     def check(self, clients: int) -> None:
         """Refuse a cohort that this population cannot fill."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
-from hush.checks import HUGE, MANY, check_number
+from hush.checks import HUGE, MANY, check_number, python_number
 from hush.errors import UsageError
 from hush.names import pick
 
@@ -215,6 +215,7 @@ def checked(key: str, value: Any, kind: Any, known: Setting) -> Any:
 
 def converted(key: str, value: Any, kind: Any) -> Any:
     """A number, word or truth value out of what a command line or a file gives."""
+    value = python_number(value)
     options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     if type(None) in options and (value is None or (isinstance(value, str) and value.lower() == "none")):
         return None
