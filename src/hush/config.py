@@ -150,11 +150,9 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
     return settings
 
 
-def runs_of(folder: RunDir) -> list[RunConfig]:
+def runs_of(folder: RunDir, name: str = "config.json") -> list[RunConfig]:
     """The runs that a folder's `config.json` describes, every default filled in."""
-    value = folder.read_json("config.json")
+    value = folder.read_json(name)
     if not isinstance(value, dict) or value.get("format") != CONFIG_FORMAT or not isinstance(value.get("runs"), list):
-        raise DataError(
-            f"{folder.path / 'config.json'} is not what a run of Hush writes, or is of another version: start it again."
-        )
-    return [RunConfig.read(run, f" in {folder.path / 'config.json'}") for run in value["runs"]]
+        raise DataError(f"{folder.path / name} is not what a run of Hush writes, or is of another version: start it again.")
+    return [RunConfig.read(run, f" in {folder.path / name}") for run in value["runs"]]

@@ -333,6 +333,29 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
     assert (tmp_path / "r" / "checkpoint.safetensors").is_file()
 
 
+def test_a_configuration_file_is_toml_or_what_a_run_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--rounds", "1", "--clients", "60", "--cohort", "12", "--model", "logistic"]
+    for name, more in (("a", ["--set", "lr=0.2"]), ("b", ["--config", str(tmp_path / "a" / "config.json")])):
+        code, _, err = hush(capsys, "run", "dp-fedavg", *(small if name == "a" else []), *more, "--out", str(tmp_path / name))
+        assert code == 0, err
+    assert (tmp_path / "a" / "config.json").read_text() == (tmp_path / "b" / "config.json").read_text()
+    code, _, err = hush(
+        capsys, "run", "--config", str(tmp_path / "a" / "config.json"), "--noise", "2", "--out", str(tmp_path / "c")
+    )
+    assert code == 0, err
+    told = json.loads((tmp_path / "a" / "config.json").read_text())
+    (tmp_path / "two.json").write_text(json.dumps(told | {"runs": told["runs"] * 2}))
+    (tmp_path / "python.json").write_text(json.dumps(told | {"runs": [told["runs"][0] | {"from_python": "task"}]}))
+    (tmp_path / "x.toml").write_text("lr = 0.1")
+    for file, said in (
+        ("two.json", "describes a comparison (dp-fedavg, dp-fedavg)"),
+        ("python.json", "is of a run that Python started, and cannot make its task"),
+        ("x.toml", "is a setting of the method: write it below a line [set]."),
+    ):
+        code, _, err = hush(capsys, "run", "--config", str(tmp_path / file))
+        assert (code, said in err) == (2, True), err
+
+
 @pytest.mark.parametrize("instead", ["raise RuntimeError('trying to pop from empty mode stack')", "return whole(*args, **kwargs)"])
 def test_ctrl_c_that_a_library_turns_into_something_else(instead: str, tmp_path: Path) -> None:
     """An interrupt between two lines of a library arrives as its own error, or is swallowed; it is still the user's wish."""

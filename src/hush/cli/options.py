@@ -11,7 +11,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from hush.config import NO_FLAG, RunConfig, parse_settings, read_toml
+from hush.config import NO_FLAG, RunConfig, parse_settings, read_toml, runs_of
+from hush.engines.rundir import RunDir
 from hush.errors import UsageError
 from hush.methods import recipe_of, settings_of, taken
 from hush.names import pick
@@ -58,7 +59,7 @@ class RunFlags:
         if self.seeds < 1:
             raise UsageError(f"seeds must be at least 1, not {self.seeds}.")
         where = f" in {self.config}" if self.config else ""
-        values = read_toml(self.config) if self.config is not None else {}
+        values = _read(self.config) if self.config is not None else {}
         own = values.pop("set", {})
         if not isinstance(own, dict):
             raise UsageError(f"[set]{where} must be a table of key = value.")
@@ -67,6 +68,9 @@ class RunFlags:
         if {"noise", "epsilon"} & typed.keys():  # a flag wins over the file, also where it says the same otherwise
             values = {key: value for key, value in values.items() if key not in ("noise", "epsilon")}
         values |= typed
+        for key in [key for key in values if key not in RunConfig.known()]:
+            if key in settings_of(values.get("method", RunConfig().method)):
+                raise UsageError(f"{key}{where} is a setting of the method: write it below a line [set].")
         _move_what_is_of_the_run(own, values, typed)
         return RunConfig.read(_found_from_elsewhere(values) | {"set": own}, where)
 
@@ -89,6 +93,20 @@ class RunFlags:
             if without:
                 notes.append(f"{key} means nothing to {', '.join(map(shown, without))}")
         return each, notes
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The keys of a TOML file, or of the `config.json` that a run wrote."""
+    if file.suffix != ".json":
+        return read_toml(file)
+    runs = runs_of(RunDir(file.parent), file.name)
+    if len(runs) != 1:
+        names = ", ".join(shown(run.method) for run in runs)
+        raise UsageError(f"{file} describes a comparison ({names}): hush compare these, with its keys in a TOML file.")
+    if runs[0].from_python is not None:
+        raise UsageError(f"{file} is of a run that Python started, and cannot make its {runs[0].from_python}: run it from there.")
+    told = runs[0].to_dict()
+    return told | {"code": None, "set": {key: value for key, value in told["set"].items() if key != "noise"}}
 
 
 def _move_what_is_of_the_run(own: dict[str, Any], values: dict[str, Any], typed: dict[str, Any]) -> None:
