@@ -175,6 +175,24 @@ def test_what_its_function_never_reads_is_refused(mine: str, tmp_path: Path, cap
     assert code == 0, err
 
 
+def test_a_file_of_one_method_needs_no_name(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = hush(capsys, "compare", "mine.py", "mine.py+blur", *SMALL, "--out", "c", "--dry-run", "--json")
+    assert code == 0, err
+    code, out, err = hush(capsys, "methods", "mine.py", "--json")
+    assert (code, json.loads(out)["name"]) == (0, "mine.py:fed_soft"), err
+    code, _, err = hush(capsys, "run", "mine.py", *SMALL, "--out", "r")
+    assert code == 0, err
+    assert json.loads((tmp_path / "r" / "config.json").read_text())["runs"][0]["method"] == str(tmp_path / mine)
+    text = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(
+        text + "\n\nfrom hush.methods import fedavg\nother = method('other', FedSoft)(lambda s: None)\n"
+    )
+    (tmp_path / "none.py").write_text("from hush.methods import fedavg\n")
+    for name, said in (("mine.py", "declares fed_soft and other: write mine.py:fed_soft, say."), ("none.py", "declares no method")):
+        code, _, err = hush(capsys, "audit", name)
+        assert (code, f"{name} {said}" in err) == (2, True), err
+
+
 def test_two_files_of_one_name_are_not_compared_as_one(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "v2").mkdir()
     shutil.copy(tmp_path / "mine.py", tmp_path / "v2" / "mine.py")

@@ -17,6 +17,7 @@ from hush.config import NOISE_MODES, RunConfig, parse_settings, runs_of
 from hush.engines.rundir import RunDir
 from hush.errors import NoGuarantee, UsageError
 from hush.experiment import resolve
+from hush.methods import whole_name
 from hush.names import pick
 from hush.plugins import shown
 from hush.privacy.guarantee import at_least
@@ -82,7 +83,8 @@ def _asked(target: str, typed: dict[str, Any], settings: dict[str, str], out: Pa
             typed = {"noise": folder.read_json("certificate.json")["noise_multiplier"], "epsilon": None} | typed
         own = {key: value for key, value in runs[0].set.items() if key != "noise"} | settings
         return RunConfig.read(ran | typed | {"set": own}), RunDir(out) if out is not None else folder
-    return RunConfig.read({"method": target, "set": settings} | typed), RunDir(out or new_folder(f"audit-{shown(target)}"))
+    method = whole_name(target)
+    return RunConfig.read({"method": method, "set": settings} | typed), RunDir(out or new_folder(f"audit-{shown(method)}"))
 
 
 def _print(result: Audit, files: list[str]) -> None:

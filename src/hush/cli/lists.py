@@ -18,10 +18,10 @@ def methods(
     as_json: options.Json = False,
 ) -> None:
     """The methods, with one line each; or one, with all its settings."""
-    from hush.methods import PARTS, names, settings_of
+    from hush.methods import PARTS, names, settings_of, whole_name
 
     if name is not None:
-        _one_method(name, as_json)
+        _one_method(whole_name(name), as_json)
         return
     rows = [_facts(one) | {"settings": sorted(settings_of(one))} for one in names()]
     if as_json:

@@ -14,7 +14,7 @@ import typer
 from hush.config import NO_FLAG, RunConfig, parse_settings, read_toml, runs_of
 from hush.engines.rundir import RunDir
 from hush.errors import UsageError
-from hush.methods import recipe_of, settings_of, taken
+from hush.methods import recipe_of, settings_of, taken, whole_name
 from hush.names import pick
 from hush.plugins import absolute, is_in_file, shown
 
@@ -68,6 +68,8 @@ class RunFlags:
         if {"noise", "epsilon"} & typed.keys():  # a flag wins over the file, also where it says the same otherwise
             values = {key: value for key, value in values.items() if key not in ("noise", "epsilon")}
         values |= typed
+        if "method" in values:
+            values["method"] = whole_name(str(values["method"]))
         for key in [key for key in values if key not in RunConfig.known()]:
             if key in settings_of(values.get("method", RunConfig().method)):
                 raise UsageError(f"{key}{where} is a setting of the method: write it below a line [set].")
@@ -76,7 +78,7 @@ class RunFlags:
 
     def asked_of_each(self, names: list[str]) -> tuple[list[RunConfig], list[str]]:
         """One run for each method; a setting goes to those that use it, at least one, and the others are told of."""
-        names = [absolute(name) if is_in_file(name) else name for name in names]
+        names = [absolute(name) if is_in_file(name) else name for name in map(whole_name, names)]
         if len(set(map(shown, names))) < len(names):
             raise UsageError("Two of these methods have one name, so that nobody could tell their rows apart: rename a file.")
         shared = self.asked(names[0])
