@@ -68,7 +68,10 @@ def verify_run(path: Path, ledger: Path | None = None) -> Verified:
     folder = RunDir(path)
     certificate = _object(folder, "certificate.json")
     if "format" not in certificate:
-        raise DataError(f"{path / 'certificate.json'} has format 1, and this Hush reads {FORMAT}: use the Hush that wrote it.")
+        wrote = f"written by Hush {certificate.get('hush_version', 'before 0.1')}, and this Hush ({__version__}) reads {FORMAT}"
+        raise DataError(
+            f"{path / 'certificate.json'} has format 1, {wrote}: use the Hush that wrote it, or run it again with this one."
+        )
     result = _object(folder, "result.json") if folder.has("result.json") else {}
     checks = [_model(folder, certificate), _result(result, certificate), _secrets(folder), _hashed(certificate)]
     checks += [_page(folder, certificate)] if folder.has("certificate.html") else []
@@ -103,7 +106,8 @@ def _derived(folder: RunDir, certificate: Values, result: Values, given: Path | 
     try:
         asked = _asked(folder.path, certificate.get("method"))
     except HushError as error:
-        yield Derived(Check("settings", None if isinstance(error, DataError) else False, str(error)))
+        wrote = f" Hush {certificate.get('hush_version')} wrote the certificate." if isinstance(error, DataError) else ""
+        yield Derived(Check("settings", None if isinstance(error, DataError) else False, f"{error}{wrote}"))
     else:
         if proved or asked is not None:
             yield _settings(asked, certificate, given)
