@@ -156,8 +156,8 @@ def runs_of(folder: RunDir, name: str = "config.json") -> list[RunConfig]:
     value = folder.read_json(name)
     if isinstance(value, dict) and ("specs" in value or value.get("format", CONFIG_FORMAT) != CONFIG_FORMAT):
         raise DataError(
-            f"{folder.path / name} has format {value.get('format', 1)}, and this Hush ({__version__}) reads {CONFIG_FORMAT}: use the "
-            "Hush that wrote it, or start the run again with this one."
+            f"{folder.path / name} has format {value.get('format', 1)}, and this Hush ({__version__}) reads {CONFIG_FORMAT}: "
+            "use the Hush that wrote it, or start the run again with this one."
         )
     if not isinstance(value, dict) or value.get("format") != CONFIG_FORMAT or not isinstance(value.get("runs"), list):
         raise DataError(f"{folder.path / name} is not what a run of Hush writes, or is of another version: start it again.")

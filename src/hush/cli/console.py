@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
@@ -45,6 +46,16 @@ def print_table(columns: Iterable[Column | str], rows: Iterable[Sequence[str]]) 
     for row in rows:
         table.add_row(*row)
     out().print(table)
+
+
+def print_figures(titles: Sequence[str], rows: Sequence[Sequence[str]], first: Callable[[str], Column] = name) -> None:
+    """A table of figures, none of which is cut: columns for which there is no room beside the first come below."""
+    widths = [2 + max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
+    room, start = out().width + 2 - widths[0], 1
+    while start < len(titles):
+        end = next((i for i in range(start + 1, len(titles)) if sum(widths[start : i + 1]) > room), len(titles))
+        print_table((first(titles[0]), *map(figure, titles[start:end])), [(row[0], *row[start:end]) for row in rows])
+        start = end
 
 
 def print_json(value: Any) -> None:

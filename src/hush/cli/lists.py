@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich.table import Column
 
 from hush.cli import console, options
 from hush.cli.console import out, print_json, print_table
@@ -55,7 +56,8 @@ def _one_method(name: str, as_json: bool) -> None:
     guarantee = f"protects {facts['unit']}s" if facts["private"] else "no privacy by itself"
     out().print(f"[bold]{name}[/bold] ({guarantee}): {facts['summary']}\n", highlight=False)
     rows = [(one.key, one.default, one.range.replace("inf", "∞"), one.meaning) for one in settings]
-    print_table(("--set", "default", "range", "what it is"), rows)
+    default, where = (14, 12) if out().width < 100 else (None, None)  # room for the words
+    print_table(("--set", Column("default", max_width=default), Column("range", max_width=where), "what it is"), rows)
     out().print(
         f"\nOn the command line data sets bring training settings of their own: hush run {name} --data DATA --dry-run says which.",
         highlight=False,

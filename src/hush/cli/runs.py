@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hush.cli.console import figures, out, print_json, round_progress, say
+from hush.cli.console import figures, print_figures, print_json, round_progress, say
 from hush.cli.folders import as_folder, done, kept, new_folder, picture
 from hush.cli.interrupt import stop_if_heard
 from hush.cli.options import RunFlags, takes_flags
@@ -90,7 +90,7 @@ def _compare(experiments: list[Experiment], seeds: int, folder: RunDir, data_dir
     if as_json:
         print_json({"methods": rows, "plot": plot})
         return
-    out().print(comparison(rows))
+    print_figures(*comparison(rows))
     final, beside = first[experiments[-1].method.name], first.get("dp-fedavg")
     print(f"{final.method}: {final.sentence(beside if beside is not final else None)}.")
     _each_by_itself(private)
@@ -142,7 +142,7 @@ def _run_seeds(experiment: Experiment, seeds: int, folder: RunDir, data_dir: Pat
         print_json(value)
         return
     if seeds > 1:
-        out().print(comparison([value]))
+        print_figures(*comparison([value]))
     print((f"Seed {results[0].seed}: " if seeds > 1 else "") + results[0].sentence() + ".")
     _each_by_itself(sum(result.guarantee is not None for result in results))
     for result in results:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hush.cli.console import figure, print_json, print_table, round_progress
+from hush.cli.console import figure, print_figures, print_json, round_progress
 from hush.cli.folders import done, kept, new_folder, picture
 from hush.cli.interrupt import stop_if_heard
 from hush.cli.options import RunFlags, takes_flags
@@ -108,7 +108,7 @@ def _tell(asked: Asked, found: Tuning, folder: RunDir, as_json: bool) -> None:
         return
     best = found.ranked[:_SHOWN]
     rows = [(str(t.number), _accuracy(t), *(_word(t.settings[key]) for key in asked.space), f"{t.seconds:.1f}") for t in best]
-    print_table(map(figure, ("trial", "validation", *asked.space, "seconds")), rows)
+    print_figures(("trial", "validation", *asked.space, "seconds"), rows, first=figure)
     counts = ", ".join(f"{value[state]} {state}" for state in ("completed", "pruned", "failed") if value[state])
     if value["epsilon"] is None:
         print(f"{counts}; no privacy guarantee.")

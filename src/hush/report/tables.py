@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
-
 from hush.privacy.guarantee import at_least
 
 
-def comparison(rows: list[dict[str, Any]]) -> Table:
-    """One line a method: what it learned, what it spent, what it sent."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("method", no_wrap=True)
+def comparison(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Titles, and one line a method: what it learned, what it spent, what it sent."""
     by = rows[0].get("best_by")
     units = len({row.get("unit") for row in rows} - {None}) > 1  # an epsilon of records is not one of clients
     deltas = len({row.get("delta") for row in rows} - {None}) > 1
     extra = [*(["delta"] if deltas else []), *(["of a"] if units else [])]
-    for title in ("test", *([f"best by {by}"] if by else []), "epsilon", *extra, "MB up", "MB down", "seconds"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
+    lines = [
+        [
             row["method"],
             _figure(row, "test_accuracy"),
             *([_figure(row, "best_test_accuracy")] if by else []),
@@ -30,8 +24,10 @@ def comparison(rows: list[dict[str, Any]]) -> Table:
             f"{row['uplink_bytes_per_client'] / 1e6:.3g}",
             f"{row['downlink_bytes_per_client'] / 1e6:.3g}",
             f"{row['seconds']:.1f}",
-        )
-    return table
+        ]
+        for row in rows
+    ]
+    return ["method", "test", *([f"best by {by}"] if by else []), "epsilon", *extra, "MB up", "MB down", "seconds"], lines
 
 
 def _figure(row: dict[str, Any], key: str) -> str:
