@@ -51,8 +51,9 @@ class RunFlags:
     @property
     def typed(self) -> bool:
         """Whether any was, but for --json."""
-        own = (f.name for f in fields(self) if f.name not in ("json", "values"))
-        return bool(self.values) or any(getattr(self, name) != RunFlags.__dataclass_fields__[name].default for name in own)
+        return bool(self.values) or any(
+            getattr(self, f.name) != f.default for f in fields(self) if f.name not in ("json", "values")
+        )
 
     def asked(self, method: str | None) -> RunConfig:
         """The run that was asked for: the file, and then the flags."""
