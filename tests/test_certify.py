@@ -79,6 +79,17 @@ def test_a_run_verifies(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert certificate["statement"][key]
 
 
+def test_a_run_of_an_older_form_says_who_wrote_it_and_what_to_do(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "config.json").write_text(json.dumps({"specs": [], "seeds": 1}))
+    code, out, _ = command(capsys, "certify", str(run))
+    assert code == 1
+    assert re.search(r"config.json has format 1, and this Hush \(.*\) reads 2: use the Hush that wrote it, .* Hush 0.* wrote", out)
+    edit(run / "certificate.json", lambda certificate: certificate.pop("format"))
+    code, _, err = command(capsys, "certify", str(run))
+    assert (code, "has format 1, written by Hush 0" in err) == (2, True), err
+    assert "use the Hush that wrote it, or run it again with this one." in err
+
+
 def set_epsilon(c: dict[str, Any]) -> None:
     c["guarantee"]["epsilon"] = 0.5
 

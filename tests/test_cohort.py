@@ -7,8 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hush
 from hush import Bounded, FixedSize, Poisson, Rotation, UsageError
 from hush.secret import Secret
+
+from .conftest import make_task
 
 SECRET = Secret(b"s" * 32)
 
@@ -90,3 +93,11 @@ def test_a_rotation_gives_everybody_one_turn_and_then_another() -> None:
 def test_how_often_a_client_joins_at_most() -> None:
     kinds = (Poisson(10), FixedSize(10), Bounded(10, 7), Bounded(10, 99))
     assert [kind.most_participations(45, 100) for kind in kinds] == [45, 45, 7, 45]
+
+
+def test_a_share_is_no_cohort() -> None:
+    with pytest.raises(UsageError, match=r"write 30 for 0.3 of 100 clients"):
+        Poisson(0.3).check(100)
+    for method in (hush.methods.fedavg(), hush.methods.dp_sgd(noise=1.0)):
+        with pytest.raises(UsageError, match=r"write 1.8 for 0.3 of 6 clients"):
+            hush.simulate(method, make_task(), rounds=1, cohort=0.3)

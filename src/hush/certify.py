@@ -25,7 +25,7 @@ from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger
 from hush.privacy.plan import in_a_federation, server_plan
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
-from hush.privacy.vocabulary import Enrolled, Plan
+from hush.privacy.vocabulary import Enrolled
 from hush.privacy.written import plan_from_dict
 from hush.recorded import against_ledger, releases, says_nothing_was_released
 from hush.report.certificate_page import certificate_page
@@ -40,6 +40,12 @@ class Check(NamedTuple):
     name: str
     passed: bool | None
     detail: str
+    known: frozenset[str] = frozenset()
+    """The lines of the certificate that it stands for."""
+    copied: frozenset[str] = frozenset()
+    """Of these the lines that the check itself took from the certificate."""
+    unchecked: tuple[str, ...] = ()
+    """What of its sources it did not look at."""
 
 
 class Verified(NamedTuple):
@@ -68,33 +74,23 @@ def verify_run(path: Path, ledger: Path | None = None) -> Verified:
     folder = RunDir(path)
     certificate = _object(folder, "certificate.json")
     if "format" not in certificate:
-        raise DataError(f"{path / 'certificate.json'} has format 1, and this Hush reads {FORMAT}: use the Hush that wrote it.")
+        wrote = f"written by Hush {certificate.get('hush_version', 'before 0.1')}, and this Hush ({__version__}) reads {FORMAT}"
+        raise DataError(
+            f"{path / 'certificate.json'} has format 1, {wrote}: use the Hush that wrote it, or run it again with this one."
+        )
     result = _object(folder, "result.json") if folder.has("result.json") else {}
     checks = [_model(folder, certificate), _result(result, certificate), _secrets(folder), _hashed(certificate)]
     checks += [_page(folder, certificate)] if folder.has("certificate.html") else []
-    derived = list(_derived(folder, certificate, result, ledger))
-    checks += [one.check for one in derived]
-    known = {"format", "configuration_sha256", "model_sha256"}.union(*(one.known for one in derived))
-    copied = set[str]().union(*(one.copied for one in derived))
+    checks += _derived(folder, certificate, result, ledger)
+    known = {"format", "configuration_sha256", "model_sha256"}.union(*(check.known for check in checks))
+    copied = set[str]().union(*(check.copied for check in checks))
     said = [leaf for leaf in leaves(certificate) if not _among(known, leaf) or _among(copied, leaf)]
     said += [f"result.{key}" for key in result if key not in _same_as(certificate)]
-    return Verified(
-        certificate, checks, said, [*_other_files(folder, derived), *(name for one in derived for name in one.unchecked)]
-    )
+    unchecked = [*_other_files(folder, checks), *(name for check in checks for name in check.unchecked)]
+    return Verified(certificate, checks, said, unchecked)
 
 
-class Derived(NamedTuple):
-    """A check, and the lines of the certificate that it stands for."""
-
-    check: Check
-    known: frozenset[str] = frozenset()
-    copied: frozenset[str] = frozenset()
-    """Of these the lines that the check itself took from the certificate."""
-    unchecked: tuple[str, ...] = ()
-    """What of its sources it did not look at."""
-
-
-def _derived(folder: RunDir, certificate: Values, result: Values, given: Path | None) -> Iterator[Derived]:
+def _derived(folder: RunDir, certificate: Values, result: Values, given: Path | None) -> Iterator[Check]:
     """What follows from the plan, from the settings and from the ledger: of a run without a guarantee, as far as there are any."""
     proved = certificate.get("guarantee") is not None
     if proved:
@@ -103,7 +99,8 @@ def _derived(folder: RunDir, certificate: Values, result: Values, given: Path | 
     try:
         asked = _asked(folder.path, certificate.get("method"))
     except HushError as error:
-        yield Derived(Check("settings", None if isinstance(error, DataError) else False, str(error)))
+        wrote = f" Hush {certificate.get('hush_version')} wrote the certificate." if isinstance(error, DataError) else ""
+        yield Check("settings", None if isinstance(error, DataError) else False, f"{error}{wrote}")
     else:
         if proved or asked is not None:
             yield _settings(asked, certificate, given)
@@ -123,9 +120,9 @@ def _object(folder: RunDir, name: str) -> Values:
     return value
 
 
-def _other_files(folder: RunDir, derived: list[Derived]) -> list[str]:
+def _other_files(folder: RunDir, checks: list[Check]) -> list[str]:
     """What lies beside the certificate and was held against nothing."""
-    passed = {one.check.name for one in derived if one.check.passed is not None}
+    passed = {check.name for check in checks if check.passed is not None}
     looked = {"certificate.json", "certificate.html", "result.json", "model.safetensors"}
     looked |= {"config.json"} if "settings" in passed else set()
     looked |= {"rounds.jsonl"} if {"figures", "ledger"} <= passed else set()  # what is not proved is not released there
@@ -191,7 +188,7 @@ def _model(folder: RunDir, certificate: Values) -> Check:
     return Check("model", same, "the model is the one certified" if same else "the model is not the one certified")
 
 
-def _figures(certificate: Values) -> Derived:
+def _figures(certificate: Values) -> Check:
     """Every proved figure again, from the plan alone."""
     try:
         plan = plan_from_dict(certificate["plan"])
@@ -201,22 +198,21 @@ def _figures(certificate: Values) -> Derived:
         delta = known.guarantee.delta
         server = account(server_plan(plan), delta) if known.server is not None else None
         again = proof_to_dict(Proof(plan, account(plan, delta), server, known.no_server, known.claim))
-        again |= {"rounds_charged": plan.rounds, "noise_multiplier": plan.noise_multiplier, "clients": _holders(plan)}
+        again |= {"rounds_charged": plan.rounds, "noise_multiplier": plan.noise_multiplier}
+        again |= {"clients": plan.clients if plan.unit is Unit.RECORD else plan.population}
         again |= {"claimed_epsilon": (certificate["claim"] or {}).get("epsilon"), "no_guarantee": None}
         again["computed"]["versions"] = certificate["computed"]["versions"]
     except (HushError, KeyError, TypeError, ValueError, AttributeError) as error:
-        return Derived(Check("figures", False, f"they cannot be recomputed: {error}"))
+        return Check("figures", False, f"they cannot be recomputed: {error}")
     names = set(again) - {"plan", "claim", "no_server_guarantee"}
     wrong = differing({name: again[name] for name in names}, certificate)
     if wrong:
-        return Derived(Check("figures", False, f"the plan gives something else for {', '.join(wrong)}"))
+        return Check("figures", False, f"the plan gives something else for {', '.join(wrong)}")
     epsilon = again["guarantee"]["epsilon"]
-    told = Check("figures", True, f"epsilon {epsilon:.6g} and what follows from it, recomputed from the plan")
-    return Derived(told, frozenset(names - {"claimed_epsilon", "clients", "computed"} | {"computed.method", "computed.step"}))
-
-
-def _holders(plan: Plan) -> int | None:
-    return plan.clients if plan.unit is Unit.RECORD else plan.population
+    told = f"epsilon {epsilon:.6g} and what follows from it, recomputed from the plan"
+    return Check(
+        "figures", True, told, frozenset(names - {"claimed_epsilon", "clients", "computed"} | {"computed.method", "computed.step"})
+    )
 
 
 class Asked(NamedTuple):
@@ -241,24 +237,24 @@ _OF_THE_MACHINE = ("config.device", "config.memory", "config.chunk", "config.dia
 """What nothing on a certificate follows from, or not to the letter."""
 
 
-def _settings(asked: Asked | None, certificate: Values, given: Path | None) -> Derived:
+def _settings(asked: Asked | None, certificate: Values, given: Path | None) -> Check:
     """All that follows from the settings that the run was started with."""
     if asked is None or asked.config.from_python is not None:
-        return Derived(Check("settings", None, "the run was started from Python: what it ran is the author's word"))
+        return Check("settings", None, "the run was started from Python: what it ran is the author's word")
     config = asked.config
     try:
         _refuse_another(asked, certificate)
         expected, copied = (_from_settings if certificate.get("guarantee") is not None else _without_proof)(config, certificate)
     except DataError as error:
-        return Derived(Check("settings", None, f"it cannot be derived again here: {error}"))
+        return Check("settings", None, f"it cannot be derived again here: {error}")
     except (HushError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:  # or of a damaged certificate
-        return Derived(Check("settings", False, f"the settings of the run give no such certificate: {error}"))
+        return Check("settings", False, f"the settings of the run give no such certificate: {error}")
     if wrong := differing(expected, certificate):
-        return Derived(Check("settings", False, f"the settings of the run give something else for {', '.join(wrong)}"))
+        return Check("settings", False, f"the settings of the run give something else for {', '.join(wrong)}")
     derived = f"the plan and what ran, derived again from the settings of the run{_counted(config, certificate)}"
-    told = Check("settings", True, derived if certificate.get("guarantee") is not None else "the run is the one that was asked for")
+    told = derived if certificate.get("guarantee") is not None else "the run is the one that was asked for"
     paths = [*(["config.ledger"] if given is not None else []), *(["config.data"] if config.data.endswith(".toml") else [])]
-    return Derived(told, frozenset(expected), frozenset(copied), (*_OF_THE_MACHINE, *paths))
+    return Check("settings", True, told, frozenset(expected), frozenset(copied), (*_OF_THE_MACHINE, *paths))
 
 
 def _refuse_another(asked: Asked, certificate: Values) -> None:
@@ -286,12 +282,10 @@ def _without_proof(config: RunConfig, certificate: Values) -> tuple[Values, set[
     experiment, ran = Experiment.of(config), certificate["configuration"]
     own: Values = {"run": replace(config, seed=ran["seed"]).published(), "method": experiment.method.name, "rounds": config.rounds}
     own |= {"cohort": plain(experiment.cohort), "dropout": config.dropout}
-    expected: Values = {
-        "method": experiment.method.name,
-        "cohort": experiment.cohort.size,
-        "sampling": sampling_name(experiment.cohort),
-    }
-    return expected | {"configuration": ran | own}, {f"configuration.{key}" for key in ran.keys() - own.keys() - {"seed"}}
+    copied = {f"configuration.{key}" for key in ran.keys() - own.keys() - {"seed"}}
+    cohort = experiment.cohort
+    expected = {"method": experiment.method.name, "cohort": cohort.size, "sampling": sampling_name(cohort)}
+    return expected | {"configuration": ran | own}, copied
 
 
 def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, set[str]]:
@@ -346,31 +340,31 @@ def _filled(file: Path) -> bool:
     return file.is_file() and file.stat().st_size > 0
 
 
-def _ledger(folder: RunDir, file: Path, certificate: Values, result: Values, shared: bool) -> Derived:
+def _ledger(folder: RunDir, file: Path, certificate: Values, result: Values, shared: bool) -> Check:
     """What was charged, and what was released, is what the certificate says; in a ledger whose chain holds."""
     if says_nothing_was_released(certificate) and certificate.get("secure_sum") is None:
-        return Derived(Check("ledger", False, "only a secure sum ends a round before anything is released, and there was none"))
+        return Check("ledger", False, "only a secure sum ends a round before anything is released, and there was none")
     if not _filled(file):
         told = "the run was charged in a ledger that it shares: name it with --ledger" if shared else f"{file} is not there"
-        return Derived(Check("ledger", None, told))
+        return Check("ledger", None, told)
     try:
         ledger = Ledger(file, own=file == folder.path / LEDGER, rollback_protection=False, look=True)
     except HushError as error:
-        return Derived(Check("ledger", False, str(error)))
+        return Check("ledger", False, str(error))
     try:
         wrong = "; ".join(against_ledger(ledger, folder, certificate, result))
         often = releases(ledger, certificate["run_id"]) if not wrong else 0
     finally:
         ledger.close()
     if wrong:
-        return Derived(Check("ledger", False, wrong))
+        return Check("ledger", False, wrong)
     told = "nothing of this run is charged"
     if certificate.get("guarantee") is not None:
         told = f"{certificate['rounds_charged']} rounds are charged, of the same plan, and what lies here was released"
     told += f", {often} times the same: the process was killed after it" if often > 1 else ""
     unseen = f" (this machine could not tell whether it is an older copy: {ledger.no_memory})" if ledger.no_memory else ""
     known = frozenset({"run_id", "rounds_charged", "rounds_counted", "population"})
-    return Derived(Check("ledger", True, told + unseen), known)
+    return Check("ledger", True, told + unseen, known)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[str]:

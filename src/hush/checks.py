@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
+from typing import Any
 
 from hush.errors import UsageError
 
@@ -11,6 +13,17 @@ HUGE = 1e30
 
 MANY = 2**31 - 1
 """More steps, epochs or examples than anybody waits for."""
+
+
+def python_number(value: Any) -> Any:
+    """A number of numpy's, or a tensor of one, as Python's own, which JSON takes; anything else as it is."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+
+
+def keep_python_numbers(what: Any) -> None:
+    """The same for every field of a frozen dataclass."""
+    for f in fields(what):
+        object.__setattr__(what, f.name, python_number(getattr(what, f.name)))
 
 
 def check_number(name: str, value: object, above: float | None = None, least: float | None = None, most: float = HUGE) -> None:

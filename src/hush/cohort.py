@@ -7,11 +7,13 @@ nobody outside knows who was drawn. `hush.privacy` reads the kind and its number
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from scipy import stats
 from torch import Tensor
 
+from hush.checks import keep_python_numbers
 from hush.core import State
 from hush.errors import UsageError
 from hush.names import pick
@@ -24,6 +26,11 @@ class Cohort:
     """Expected number of clients a round, out of a population of `clients`."""
 
     size: float
+    whole: ClassVar[str] = ""
+    """What kind it is, where it needs a whole number of clients."""
+
+    def __post_init__(self) -> None:
+        keep_python_numbers(self)
 
     def check(self, clients: int) -> None:
         """Refuse a cohort that this population cannot fill."""
@@ -31,6 +38,13 @@ class Cohort:
             raise UsageError(
                 f"A cohort of {word(self.size)} out of {clients:,} clients is not possible: 0 < cohort <= {clients:,}."
             )
+        if self.size < 1:
+            raise UsageError(
+                f"A cohort of {self.size:g} is less than one client: it is a number and no share, so write "
+                f"{max(1.0, self.size * clients):g} for {self.size:.4g} of {clients:,} clients."
+            )
+        if self.whole and self.size != int(self.size):
+            raise UsageError(f"A {self.whole} needs a whole number of clients, not {self.size:g}.")
 
     def init(self, clients: int) -> State:
         return {}
@@ -68,10 +82,7 @@ class Poisson(Cohort):
 class FixedSize(Cohort):
     """Exactly `size` clients, uniformly, without replacement. Adding a client then displaces another: it costs 2C."""
 
-    def check(self, clients: int) -> None:
-        super().check(clients)
-        if self.size != int(self.size):
-            raise UsageError(f"A fixed cohort needs a whole number of clients, not {self.size:g}.")
+    whole = "fixed cohort"
 
     def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
         order = secret.coins("cohort", index, clients).argsort()
@@ -146,10 +157,7 @@ class Rotation(Cohort):
     enrolled is public, and one who is added changes everybody's turn: what is hidden is what a client's data say.
     """
 
-    def check(self, clients: int) -> None:
-        super().check(clients)
-        if self.size != int(self.size):
-            raise UsageError(f"A rotation needs a whole number of clients, not {self.size:g}.")
+    whole = "rotation"
 
     def period(self, clients: int) -> int:
         """After so many rounds everybody had one turn."""

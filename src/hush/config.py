@@ -17,6 +17,7 @@ from hush.errors import DataError, UsageError
 from hush.names import pick
 from hush.plugins import shown
 from hush.settings import Setting, Settings, setting
+from hush.version import __version__
 
 if TYPE_CHECKING:
     from hush.engines.rundir import RunDir
@@ -151,11 +152,14 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
     return settings
 
 
-def runs_of(folder: RunDir) -> list[RunConfig]:
+def runs_of(folder: RunDir, name: str = "config.json") -> list[RunConfig]:
     """The runs that a folder's `config.json` describes, every default filled in."""
-    value = folder.read_json("config.json")
-    if not isinstance(value, dict) or value.get("format") != CONFIG_FORMAT or not isinstance(value.get("runs"), list):
+    value = folder.read_json(name)
+    if isinstance(value, dict) and ("specs" in value or value.get("format", CONFIG_FORMAT) != CONFIG_FORMAT):
         raise DataError(
-            f"{folder.path / 'config.json'} is not what a run of Hush writes, or is of another version: start it again."
+            f"{folder.path / name} has format {value.get('format', 1)}, and this Hush ({__version__}) reads {CONFIG_FORMAT}: "
+            "use the Hush that wrote it, or start the run again with this one."
         )
-    return [RunConfig.read(run, f" in {folder.path / 'config.json'}") for run in value["runs"]]
+    if not isinstance(value, dict) or value.get("format") != CONFIG_FORMAT or not isinstance(value.get("runs"), list):
+        raise DataError(f"{folder.path / name} is not what a run of Hush writes, or is of another version: start it again.")
+    return [RunConfig.read(run, f" in {folder.path / name}") for run in value["runs"]]

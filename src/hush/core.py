@@ -7,12 +7,15 @@ chain of transforms, a server step.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hush.errors import UsageError
+from hush.errors import HushError, UsageError
 
 if TYPE_CHECKING:  # no torch at import: settings and configurations do without
     from torch import Tensor
@@ -116,6 +119,12 @@ class Server(NamedTuple):
 class Transform:
     """One step of the pipeline; the identity unless a method is overridden. Subclasses are frozen dataclasses."""
 
+    def __init_subclass__(cls) -> None:
+        """What somebody else writes fails with one sentence, wherever it is called."""
+        super().__init_subclass__()
+        for name in _ANSWERS.keys() & vars(cls).keys() if not is_ours(cls) else ():
+            setattr(cls, name, _answering(name, vars(cls)[name]))
+
     @property
     def needs_public(self) -> bool:
         """Whether `prepare` reads public examples, which then must exist."""
@@ -185,6 +194,54 @@ class Transform:
         return None
 
 
+def _is_tensor(value: object) -> bool:
+    return hasattr(value, "untyped_storage")  # without torch
+
+
+def _is_state(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) and _is_tensor(held) for key, held in value.items())
+
+
+_ROWS = ("a tensor with one row for each client", lambda value: _is_tensor(value) and value.dim() == 2)
+_ANSWERS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "init": ("a dictionary of tensors, such as {'mean': torch.zeros(dim)}", _is_state),
+    "prepare": ("what clients get", lambda value: True),
+    "encode": _ROWS,
+    "cover": _ROWS,
+    "unpack": _ROWS,
+    "decode": (
+        "the sum and the state, as in `return total, state`: a tensor and a dictionary of tensors",
+        lambda value: isinstance(value, tuple) and len(value) == 2 and _is_tensor(value[0]) and _is_state(value[1]),
+    ),
+    "wire": ("a hush.Wire", lambda value: isinstance(value, Wire)),
+    "bound": ("a hush.Bound", lambda value: isinstance(value, Bound)),
+}
+"""What the methods of a transform must return, and whether a value is that."""
+
+
+def _answering(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a transform that says in one sentence what is wrong with it."""
+    must, right = _ANSWERS[name]
+
+    @functools.wraps(method)
+    def asked(self: Transform, *given: Any, **named: Any) -> Any:
+        own = f"{type(self).__name__}.{name}"
+        try:
+            answer = method(self, *given, **named)
+        except (HushError, MemoryError):
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            line = [f", line {f.lineno}" for f in frames if f.filename == inspect.getfile(method)][-1:]
+            raise UsageError(f"{own} fails{''.join(line)}: {type(error).__name__}: {error}") from error
+        if not right(answer):
+            told = f"a tensor of shape {tuple(answer.shape)}" if _is_tensor(answer) else f"{answer!r:.80}"
+            raise UsageError(f"{own} must return {must}, not {told}.")
+        return answer
+
+    return asked
+
+
 def is_ours(kind: type) -> bool:
     """Whether a class is Hush's own, which its tests know, or somebody else's, which a run has to look at."""
     return kind.__module__.split(".")[0] == "hush"
@@ -222,10 +279,8 @@ class Chain(Transform):
 
     def init(self, dim: int) -> State:
         state: dict[str, Tensor] = {}
-        wire = Wire(dim)
-        for i, part in enumerate(self.parts):
-            state |= scope(str(i), part.init(wire.entries))
-            wire = part.wire(wire)
+        for i, (part, entries) in enumerate(self._reached(dim)):
+            state |= scope(str(i), part.init(entries))
         return state
 
     def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Public:
@@ -270,11 +325,7 @@ class Chain(Transform):
         return incoming
 
     def broadcast(self, dim: int) -> int:
-        bits, wire = 0, Wire(dim)
-        for part in self.parts:
-            bits += part.broadcast(wire.entries)
-            wire = part.wire(wire)
-        return bits
+        return sum(part.broadcast(entries) for part, entries in self._reached(dim))
 
     def answer(self, dim: int) -> int | None:
         for part in self.parts:
@@ -283,13 +334,18 @@ class Chain(Transform):
         return None
 
     def sized(self, dim: int) -> Chain:
-        parts: list[Transform] = []
-        wire = Wire(dim)
-        for part in self.parts:
-            if parts:  # not of the last one: what noise adds to a message is not known before the noise is
-                wire = self.parts[len(parts) - 1].wire(wire)
-            parts.append(part.sized(wire.entries))
+        return self.told([part.sized(entries) for part, entries in self._reached(dim)])
+
+    def told(self, parts: list[Transform]) -> Chain:
+        """The same with parts that were told something, of which the noise takes its scale anew; itself where nothing changed."""
         return self if all(a is b for a, b in zip(parts, self.parts, strict=True)) else chain(*parts)
+
+    def _reached(self, dim: int) -> Iterator[tuple[Transform, int]]:
+        """Each part, and how many entries reach it. The last one's wire is not asked: what noise adds may not be known yet."""
+        wire = Wire(dim)
+        for i, part in enumerate(self.parts):
+            wire = self.parts[i - 1].wire(wire) if i else wire
+            yield part, wire.entries
 
     def bound(self, incoming: Bound) -> Bound:
         for part in self.parts:
@@ -358,15 +414,7 @@ class LocalUpdate:
         """This, with what an initial round finds out about some clients' data. Nothing, unless a paper does so."""
         return self
 
-    def __call__(
-        self,
-        learner: FlatModel,
-        params: Tensor,
-        data: Shard,
-        rnd: Round,
-        keys: Tensor,
-        public: Public,
-    ) -> Trained:
+    def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
         """`updates[clients, d]` = the model received minus the model trained, each row from its own client alone."""
         raise UsageError(f"{type(self).__name__} does not say how a client trains: override __call__.")
 
@@ -418,13 +466,7 @@ class Method:
         return self.pipeline.prepare(params, within("pipeline", state), rnd, server)
 
     def contribute(
-        self,
-        learner: FlatModel,
-        params: Tensor,
-        data: Shard,
-        rnd: Round,
-        keys: Tensor,
-        public: Public,
+        self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public
     ) -> tuple[Tensor, Trained]:
         """Clients: train and encode; `[clients, m]`, ready to leave."""
         told = replace(rnd, room=self.pipeline.room(None, public))
@@ -437,6 +479,11 @@ class Method:
     ) -> tuple[Tensor, State]:
         """Server: decode the sum (noise is drawn here, once), divide by the *constant* expected cohort, step."""
         decoded, own = self.pipeline.decode(total, within("pipeline", state), rnd, public, secret)
+        if decoded.shape != params.shape:
+            raise UsageError(
+                f"The pipeline of {self.name} decodes the sum to a tensor of shape {tuple(decoded.shape)}, and the model's is "
+                f"{tuple(params.shape)}: let decode undo what encode does to the length."
+            )
         update = (decoded / rnd.cohort).to(params.dtype)
         params, server = self.server.step(params, update, within("server", state))
         return params, scope("pipeline", own) | scope("server", server)
@@ -470,8 +517,7 @@ class Method:
 
     def fitted(self, public: int, classes: int) -> Method:
         """The same method with every part told what the task has; the noise takes its scale anew."""
-        parts = [part.fitted(public, classes) for part in self.pipeline.parts]
-        return self.with_pipeline(*parts) if any(a is not b for a, b in zip(parts, self.pipeline.parts, strict=True)) else self
+        return replace(self, pipeline=self.pipeline.told([part.fitted(public, classes) for part in self.pipeline.parts]))
 
     def sized(self, dim: int) -> Method:
         """The same method with every part told how many entries reach it; the noise takes its scale anew."""

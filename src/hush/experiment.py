@@ -203,8 +203,9 @@ def _with_clients(asked: RunConfig, method: Method, entry: DataSet) -> RunConfig
         config = replace(config, cohort=float(most if recipe.everybody else min(entry.cohort, most)))
     if config.rounds is None:
         config = replace(config, rounds=recipe.rounds or entry.rounds)
-    sampling = asked.sampling or ("rotation" if asked.secure else usual_sampling(method))
-    return replace(config, sampling=sampling)
+    # coins where sampling amplifies; where it cannot, nobody should come more often than others
+    usual = "rotation" if asked.secure or takes_turns(method) else "poisson"
+    return replace(config, sampling=asked.sampling or usual)
 
 
 def _population(config: RunConfig, entry: DataSet) -> int:
@@ -230,8 +231,3 @@ def _limits(asked: RunConfig, method: Method, lenient: bool) -> dict[str, Any]:
             )
         return {"epsilon": asked.epsilon if asked.epsilon is not None else DEFAULT_EPSILON}
     return {"noise": getattr(method.settings, "noise", None), "epsilon": None}
-
-
-def usual_sampling(method: Method) -> str:
-    """Poisson cohorts where sampling amplifies; where it cannot, nobody should come more often than others."""
-    return "rotation" if takes_turns(method) else "poisson"

@@ -57,15 +57,20 @@ def absolute(name: str) -> str:
 def from_file(name: str) -> Found:
     """What `FILE.py:NAME` names. The file is run, as Python runs what it imports."""
     place, name_there = _split(name)
-    try:
-        text = place.read_bytes()
-    except OSError as error:
-        raise DataError(f"{place} cannot be read: {error.strerror}.") from error
-    module = _module(place.resolve(), hashlib.sha256(text).hexdigest())
+    module, digest = opened(place)
     if not hasattr(module, name_there):
         public = [key for key in vars(module) if not key.startswith("_")]
         raise UsageError(f"{place.name} has nothing called '{name_there}'; it has {', '.join(public[-8:])}.")
-    return Found(getattr(module, name_there), f"{place.name} sha256 {hashlib.sha256(text).hexdigest()}")
+    return Found(getattr(module, name_there), f"{place.name} sha256 {digest}")
+
+
+def opened(place: Path) -> tuple[Any, str]:
+    """A file as a module, and its hash."""
+    try:
+        digest = hashlib.sha256(place.read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"{place} cannot be read: {error.strerror}.") from error
+    return _module(place.resolve(), digest), digest
 
 
 def _split(name: str) -> tuple[Path, str]:

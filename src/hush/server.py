@@ -48,13 +48,6 @@ class Momentum(ServerUpdate):
         return params - self.lr * u, {"u": u}
 
 
-def _check_adam(lr: float, beta: float, beta2: float, kappa: float) -> None:
-    check_number("server_lr", lr, above=0)
-    check_number("kappa", kappa, above=0)
-    check_share("server_momentum", beta)
-    check_share("server_beta2", beta2)
-
-
 @dataclass(frozen=True)
 class Adam(ServerUpdate):
     """FedAdam (Reddi et al. 2021, algorithm 2): u and v averaged, no bias correction, theta <- theta - lr u / (sqrt(v) + kappa)."""
@@ -65,39 +58,33 @@ class Adam(ServerUpdate):
     kappa: float = 1e-3
 
     def __post_init__(self) -> None:
-        _check_adam(self.lr, self.beta, self.beta2, self.kappa)
+        check_number("server_lr", self.lr, above=0)
+        check_number("kappa", self.kappa, above=0)
+        check_share("server_momentum", self.beta)
+        check_share("server_beta2", self.beta2)
 
     def init(self, params: Tensor) -> State:
         return {"u": torch.zeros_like(params), "v": torch.full_like(params, self.kappa**2)}
 
     def step(self, params: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
         u = self.beta * state["u"] + (1 - self.beta) * update
-        v = self.beta2 * state["v"] + (1 - self.beta2) * update.square()
+        v = self.beta2 * state["v"] + (1 - self.beta2) * self.followed(update, u).square()
         return params - self.lr * u / (v.sqrt() + self.kappa), {"u": u, "v": v}
+
+    def followed(self, update: Tensor, u: Tensor) -> Tensor:
+        """Whose squares v averages."""
+        return update
 
 
 @dataclass(frozen=True)
-class FedSpaAdam(ServerUpdate):
+class FedSpaAdam(Adam):
     """Fed-SPA's equations (6): like `Adam`, but v follows the momentum u and not the update; no bias correction.
 
     u <- beta u + (1 - beta) update;  v <- beta2 v + (1 - beta2) u^2, kappa^2 at first;  theta <- theta - lr u / (sqrt(v) + kappa).
     """
 
-    lr: float = 0.01
-    beta: float = 0.9
-    beta2: float = 0.99
-    kappa: float = 1e-3
-
-    def __post_init__(self) -> None:
-        _check_adam(self.lr, self.beta, self.beta2, self.kappa)
-
-    def init(self, params: Tensor) -> State:
-        return {"u": torch.zeros_like(params), "v": torch.full_like(params, self.kappa**2)}
-
-    def step(self, params: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
-        u = self.beta * state["u"] + (1 - self.beta) * update
-        v = self.beta2 * state["v"] + (1 - self.beta2) * u.square()
-        return params - self.lr * u / (v.sqrt() + self.kappa), {"u": u, "v": v}
+    def followed(self, update: Tensor, u: Tensor) -> Tensor:
+        return u
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
-from hush.checks import HUGE, MANY, check_number
+from hush.checks import HUGE, MANY, check_number, python_number
 from hush.errors import UsageError
 from hush.names import pick
 
@@ -61,8 +61,8 @@ class Span(NamedTuple):
 
 
 def around(factor: float = 10.0) -> Callable[[Any, str], Span | None]:
-    """A search so many times down and up from the value that a run would have; none where that is zero."""
-    return lambda own, key: Span(value / factor, value * factor) if (value := getattr(own, key)) else None
+    """A search so many times down and up from the value that a run would have; none where that is not positive."""
+    return lambda own, key: Span(value / factor, value * factor) if (value := getattr(own, key)) and value > 0 else None
 
 
 def between(low: float, high: float, log: bool = True) -> Callable[[Any, str], Span | None]:
@@ -90,6 +90,16 @@ class Setting:
     """Whether the method's default wins over what a data set suggests."""
     flag: str = ""
     """How it is typed, where that is not its name."""
+
+    def allowed(self, span: Span, whole: bool) -> Span | None:
+        """The part of a search that lies in its range, between `whole` numbers where it is one; None where nothing is left."""
+        low, high = span.low, span.high
+        if self.within:
+            least, most = _ends("a setting", self.within)
+            low = max(low, least if self.within[0] == "[" else math.nextafter(least, math.inf))
+            high = min(high, most if self.within[-1] == "]" else math.nextafter(most, -math.inf), MANY if whole else HUGE)
+        low, high = (math.ceil(low), math.floor(high)) if whole else (low, high)
+        return Span(low, high, span.log) if low < high else None
 
 
 def setting(default: Any, help: str, within: str = "", **more: Any) -> Any:
@@ -205,6 +215,7 @@ def checked(key: str, value: Any, kind: Any, known: Setting) -> Any:
 
 def converted(key: str, value: Any, kind: Any) -> Any:
     """A number, word or truth value out of what a command line or a file gives."""
+    value = python_number(value)
     options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     if type(None) in options and (value is None or (isinstance(value, str) and value.lower() == "none")):
         return None
@@ -244,12 +255,17 @@ _KINDS: dict[Any, Callable[[Any], Any]] = {int: _whole, float: _number, bool: _t
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 
 
-def check_within(key: str, value: float, within: str, why: str = "") -> None:
-    """Refuse what lies outside of an interval, as `(0, 1]`, and say `why`."""
+def _ends(key: str, within: str) -> tuple[float, float]:
     try:
         low, high = (float(end) for end in within[1:-1].split(","))
     except ValueError:
         raise UsageError(f"{key} lies within '{within}', which is no interval, such as '(0, 1]'.") from None
+    return low, high
+
+
+def check_within(key: str, value: float, within: str, why: str = "") -> None:
+    """Refuse what lies outside of an interval, as `(0, 1]`, and say `why`."""
+    low, high = _ends(key, within)
     if math.isinf(high):
         most = MANY if isinstance(value, int) else HUGE
         check_number(key, value, above=low if within[0] == "(" else None, least=low if within[0] == "[" else None, most=most)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hush.cli import main
-from hush.cli.console import figures
+from hush.cli.console import figures, print_figures
+from hush.report.tables import comparison
 from hush.secret import Secret
 
 FAST = ["--rounds", "3", "--clients", "60", "--cohort", "12", "--model", "logistic"]
@@ -331,6 +332,55 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
     assert "hush run --resume r" in err
     assert "Traceback" not in err
     assert (tmp_path / "r" / "checkpoint.safetensors").is_file()
+
+
+def test_tables_are_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    usual = {
+        "test_accuracy": 0.9,
+        "best_test_accuracy": 0.9,
+        "best_by": "validation",
+        "uplink_bytes_per_client": 1e4,
+        "seconds": 12.5,
+    }
+    usual |= {"downlink_bytes_per_client": 123456.0, "test_accuracy_std": 0.019, "best_test_accuracy_std": 0.019}
+    rows = [
+        {"method": "fed-smp-top-k+blur+lus", "epsilon": 8.0, "delta": 0.001, "unit": "client"},
+        {"method": "dp-sgd", "epsilon": 8.0, "delta": 0.00037, "unit": "record"},
+    ]
+    print_figures(*comparison([usual | row for row in rows]))
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert all(word in shown for word in ("best by validation", "epsilon", "delta", "of a", "MB down", "seconds", "90.0% ± 1.9"))
+    assert shown.count("dp-sgd") == 2
+    for command in (["methods"], ["methods", "dp-fedavg+blur"], ["data"], ["models"]):
+        shared_run(*command)
+        shown = capsys.readouterr().out
+        assert "…" not in shown
+        assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_configuration_file_is_toml_or_what_a_run_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--rounds", "1", "--clients", "60", "--cohort", "12", "--model", "logistic"]
+    for name, more in (("a", ["--set", "lr=0.2"]), ("b", ["--config", str(tmp_path / "a" / "config.json")])):
+        code, _, err = hush(capsys, "run", "dp-fedavg", *(small if name == "a" else []), *more, "--out", str(tmp_path / name))
+        assert code == 0, err
+    assert (tmp_path / "a" / "config.json").read_text() == (tmp_path / "b" / "config.json").read_text()
+    code, _, err = hush(
+        capsys, "run", "--config", str(tmp_path / "a" / "config.json"), "--noise", "2", "--out", str(tmp_path / "c")
+    )
+    assert code == 0, err
+    told = json.loads((tmp_path / "a" / "config.json").read_text())
+    (tmp_path / "two.json").write_text(json.dumps(told | {"runs": told["runs"] * 2}))
+    (tmp_path / "python.json").write_text(json.dumps(told | {"runs": [told["runs"][0] | {"from_python": "task"}]}))
+    (tmp_path / "x.toml").write_text("lr = 0.1")
+    for file, said in (
+        ("two.json", "describes a comparison (dp-fedavg, dp-fedavg)"),
+        ("python.json", "is of a run that Python started, and cannot make its task"),
+        ("x.toml", "is a setting of the method: write it below a line [set]."),
+    ):
+        code, _, err = hush(capsys, "run", "--config", str(tmp_path / file))
+        assert (code, said in err) == (2, True), err
 
 
 @pytest.mark.parametrize("instead", ["raise RuntimeError('trying to pop from empty mode stack')", "return whole(*args, **kwargs)"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from hush import plugins
+from hush.config import RunConfig
+from hush.errors import UsageError
+from hush.tuning.space import Range, default_space, parse_search
 
 from .test_cli import hush
 
@@ -105,6 +109,63 @@ def test_names_that_lead_nowhere(mine: str, name: str, said: str, tmp_path: Path
     assert said in err
 
 
+def test_a_search_stays_in_the_range_and_leaves_out_what_is_idle(
+    mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (tmp_path / "mine.py").read_text()
+    more = """
+    depth: int = setting(2, "a whole number", "[1, 12]", search=around())
+    open: float = setting(0.5, "an open end", "(0.1, 1)", search=around())
+    unread: float = setting(0.5, "what the function never reads", "[0, 1]", search=around())
+    idle: float = setting(0.5, "what goes with another server", "[0, 1]", search=around(), when=only_with("server", "adam"))
+"""
+    text = text.replace('"[0, 1]")', f'"[0, 1]", search=around()){more}').replace(
+        "import setting", "import around, only_with, setting"
+    )
+    (tmp_path / "mine.py").write_text(text.replace("    pipeline =", "    s.depth, s.open, s.idle\n    pipeline ="))
+    space = default_space(RunConfig(method=mine))
+    assert space["softness"] == Range(0.05, 1.0, log=True)
+    assert space["depth"] == Range(1, 12, log=True, whole=True)
+    assert space["open"] == Range(math.nextafter(0.1, 1), math.nextafter(1, 0), log=True)
+    assert not {"unread", "idle"} & space.keys()
+    assert "idle" in default_space(RunConfig(method=mine, set={"server": "adam"}))
+    with pytest.raises(UsageError, match="idle goes with server=adam"):
+        parse_search(["idle=0.1:1"], RunConfig(method=mine))
+    flags = ["--search", "server=average,adam", "--search", "idle=0.1:1", "--trials", "4", "--out", "t", "--json"]
+    code, out, err = hush(capsys, "tune", mine, *SMALL, *flags)
+    assert (code, json.loads(out)["failed"]) == (0, 0), err
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("init(self, dim):\n        return None", "SoftClip.init must return a dictionary of tensors"),
+        ("encode(self, x, rnd, keys, public):\n        return x.tolist()", "SoftClip.encode must return a tensor with one row"),
+        ("encode(self, x, rnd, keys, public):\n        return x.sum(0)", "not a tensor of shape (4810,)."),
+        ("encode(self, x, rnd, keys, public):\n        return x @ x", "SoftClip.encode fails, line 39: RuntimeError: "),
+        (
+            "decode(self, total, state, rnd, public, secret):\n        return total",
+            "SoftClip.decode must return the sum and the state",
+        ),
+        ("decode(self, total, state, rnd, public, secret):\n        return total[:3], state", "undo what encode does"),
+        ("wire(self, incoming):\n        return 3", "SoftClip.wire must return a hush.Wire, not 3."),
+        ("bound(self, incoming):\n        return 1.0", "SoftClip.bound must return a hush.Bound, not 1.0."),
+    ],
+)
+def test_mistakes_in_a_transform_are_one_sentence(
+    mine: str, body: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(
+        text.replace(
+            "\n\n\n@dataclass(frozen=True, kw_only=True)", f"\n\n    def {body}\n\n\n@dataclass(frozen=True, kw_only=True)"
+        )
+    )
+    for more in ([], ["--diagnostics"]):
+        code, _, err = hush(capsys, "run", mine, *SMALL, *more)
+        assert (code, said in err) == (2, True), err
+
+
 def test_what_its_function_never_reads_is_refused(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (tmp_path / "mine.py").read_text().replace("SoftClip(s.clip, s.softness)", "SoftClip(s.clip, 0.1)")
     (tmp_path / "mine.py").write_text(text)
@@ -112,6 +173,24 @@ def test_what_its_function_never_reads_is_refused(mine: str, tmp_path: Path, cap
     assert (code, "softness does nothing in mine.py:fed_soft" in err) == (2, True)
     code, _, err = hush(capsys, "run", mine, *SMALL, "--out", "r")
     assert code == 0, err
+
+
+def test_a_file_of_one_method_needs_no_name(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = hush(capsys, "compare", "mine.py", "mine.py+blur", *SMALL, "--out", "c", "--dry-run", "--json")
+    assert code == 0, err
+    code, out, err = hush(capsys, "methods", "mine.py", "--json")
+    assert (code, json.loads(out)["name"]) == (0, "mine.py:fed_soft"), err
+    code, _, err = hush(capsys, "run", "mine.py", *SMALL, "--out", "r")
+    assert code == 0, err
+    assert json.loads((tmp_path / "r" / "config.json").read_text())["runs"][0]["method"] == str(tmp_path / mine)
+    text = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(
+        text + "\n\nfrom hush.methods import fedavg\nother = method('other', FedSoft)(lambda s: None)\n"
+    )
+    (tmp_path / "none.py").write_text("from hush.methods import fedavg\n")
+    for name, said in (("mine.py", "declares fed_soft and other: write mine.py:fed_soft, say."), ("none.py", "declares no method")):
+        code, _, err = hush(capsys, "audit", name)
+        assert (code, f"{name} {said}" in err) == (2, True), err
 
 
 def test_two_files_of_one_name_are_not_compared_as_one(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -68,3 +71,18 @@ def test_keywords_become_the_same_piece_of_data_as_flags() -> None:
     hand_made = hush.Method("mine", hush.methods.fedavg().local, hush.chain(), hush.methods.fedavg().server)
     run = set_up(hand_made, task, rounds=1, cohort=3)
     assert (run.config.method, run.config.from_python, dict(run.config.set)) == ("mine", "method, task", {})
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    method = hush.methods.dp_fedavg(lr=np.float32(0.25), batch_size=np.int64(3), clip=torch.tensor(0.5))
+    for cohort, rounds in ((np.int64(3), np.int64(2)), (hush.FixedSize(np.int32(3)), np.int16(2)), (np.float32(3), np.uint8(2))):
+        out = tmp_path / f"{cohort}"
+        budget = hush.Budget(epsilon=np.float32(8), delta=np.float64(0.01))
+        hush.simulate(
+            method, make_task(), rounds=rounds, cohort=cohort, privacy=budget, seed=np.int64(1), dropout=np.float16(0.25), out=out
+        )
+        run = json.loads((out / "certificate.json").read_text())["configuration"]["run"]
+        assert (run["set"]["lr"], run["set"]["batch_size"], run["set"]["clip"]) == (0.25, 3, 0.5)
+        assert (run["rounds"], run["cohort"], run["epsilon"], run["seed"], run["dropout"]) == (2, 3.0, 8.0, 1, 0.25)
+    with pytest.raises(UsageError, match="batch_size must be a whole number"):
+        hush.methods.dp_fedavg(batch_size=np.float32(0.5))

@@ -14,14 +14,8 @@ def main() -> None:
             from hush.cli.app import run_command
 
         run_command()
-    except Exception:
-        if not heard():
+    except (Exception, KeyboardInterrupt) as error:
+        if not heard() and not isinstance(error, KeyboardInterrupt):
             raise
-        _interrupted()
-    except KeyboardInterrupt:
-        _interrupted()
-
-
-def _interrupted() -> None:
-    print(INTERRUPTED, file=sys.stderr, flush=True)
-    sys.exit(130)
+        print(INTERRUPTED, file=sys.stderr, flush=True)
+        sys.exit(130)

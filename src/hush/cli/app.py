@@ -60,30 +60,23 @@ def run_command() -> None:
     warnings.showwarning = _one_line
     try:
         sys.exit(app(standalone_mode=False) or 0)
-    except HushError as error:
-        say(f"hush: {error}")
-        sys.exit(2)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
-    except _FlagError as error:
-        say(f"hush: {_flag_message(error)}")
-        sys.exit(2)
     except typer.Abort:
         raise KeyboardInterrupt from None
     except BrokenPipeError:
         sys.exit(1)
-    except MemoryError:
-        say("hush: out of memory: lower --memory or --cohort.")
-        sys.exit(2)
-    except OSError as error:
-        place = f" ({error.filename})" if error.filename else ""
-        say(f"hush: {error.strerror or error}{place}.")
+    except (HushError, _FlagError, MemoryError, OSError) as error:
+        say(f"hush: {_sentence(error)}")
         sys.exit(2)
 
 
-def _flag_message(error: Exception) -> str:
-    message = getattr(error, "format_message", None)
-    return str(message()) if message else str(error)
+def _sentence(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "out of memory: lower --memory or --cohort."
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}."
+    return str(error.format_message() if hasattr(error, "format_message") else error)
 
 
 def _one_line(message: Warning | str, *_: object, **__: object) -> None:

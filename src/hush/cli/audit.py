@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hush.audit.audit import Audit
 from hush.audit.audit import audit as attack
 from hush.cli import options
-from hush.cli.console import err, print_json, say
-from hush.cli.runs import as_folder
+from hush.cli.console import print_json, say, spinner
+from hush.cli.folders import new_folder, picture
 from hush.config import NOISE_MODES, RunConfig, parse_settings, runs_of
 from hush.engines.rundir import RunDir
 from hush.errors import NoGuarantee, UsageError
 from hush.experiment import resolve
+from hush.methods import whole_name
 from hush.names import pick
 from hush.plugins import shown
 from hush.privacy.guarantee import at_least
 from hush.privacy.plan import is_private, needs_noise, with_noise, with_secure_noise
 from hush.privacy.shares import as_summed
+from hush.report.plots import trade_off_figure
 
 
 def audit(
@@ -51,13 +51,14 @@ def audit(
     elif config.noise_mode == "secure":
         method = with_secure_noise(method, experiment.cohort)
     rate = experiment.cohort.size / experiment.population
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=err(), transient=True) as progress:
+    with spinner() as progress:
         bar = progress.add_task("setting up")
         task = experiment.task(folder) if training else None
         rounds = min(experiment.rounds, 20)
         result = attack(method, experiment.cohort, task, rounds, rate, tell=lambda what: progress.update(bar, description=what))
-    files = _write(result, place)
+    place.write_json("audit.json", result.to_dict())
+    drawn = picture(place, "audit.png", lambda: trade_off_figure(result))
+    files = [str(place.path / "audit.json"), *([drawn] if drawn else [])]
     if config.secure:
         say("note: shares of noise were drawn as the one noise they add up to; masks, losses and refusals have tests of their own")
     if as_json:
@@ -82,22 +83,8 @@ def _asked(target: str, typed: dict[str, Any], settings: dict[str, str], out: Pa
             typed = {"noise": folder.read_json("certificate.json")["noise_multiplier"], "epsilon": None} | typed
         own = {key: value for key, value in runs[0].set.items() if key != "noise"} | settings
         return RunConfig.read(ran | typed | {"set": own}), RunDir(out) if out is not None else folder
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    place = out if out is not None else Path("runs") / f"audit-{as_folder(shown(target))}-{stamp}"
-    return RunConfig.read({"method": target, "set": settings} | typed), RunDir(place)
-
-
-def _write(result: Audit, place: RunDir) -> list[str]:
-    from hush.report.plots import as_png, trade_off_figure
-
-    place.write_json("audit.json", result.to_dict())
-    files = [str(place.path / "audit.json")]
-    try:
-        place.write_bytes("audit.png", as_png(trade_off_figure(result)))
-        files.append(str(place.path / "audit.png"))
-    except UsageError as error:
-        say(f"note: {error}")
-    return files
+    method = whole_name(target)
+    return RunConfig.read({"method": method, "set": settings} | typed), RunDir(out or new_folder(f"audit-{shown(method)}"))
 
 
 def _print(result: Audit, files: list[str]) -> None:
@@ -109,13 +96,11 @@ def _print(result: Audit, files: list[str]) -> None:
         )
         print(f"  {'ok   ' if attempt.passed else 'WRONG'} attack, {attempt.name}: epsilon {figures} ({attempt.detail})")
     print("  (claims are of the scenes themselves: the same noise, in so many rounds; a run's own epsilon is on its certificate)")
-    verdict = "passes: nothing was found that its claim does not allow" if result.passed else "FAILS its audit"
+    noise = f"at noise {result.noise_multiplier:.4g}"
     if result.claimed:
-        verdict = (
-            "was not caught: its paper's claim may still be false" if result.passed else "breaks its paper's claim, which is false"
-        )
-        print(f"{result.method} as its paper writes it, at noise {result.noise_multiplier:.4g}, {verdict}.")
-        say("Everything is in " + " and ".join(files))
-        return
-    print(f"{result.method} with {result.cohort} cohorts at noise {result.noise_multiplier:.4g} {verdict}.")
+        survived, broken = "was not caught: its paper's claim may still be false", "breaks its paper's claim, which is false"
+        print(f"{result.method} as its paper writes it, {noise}, {survived if result.passed else broken}.")
+    else:
+        survived, broken = "passes: nothing was found that its claim does not allow", "FAILS its audit"
+        print(f"{result.method} with {result.cohort} cohorts {noise} {survived if result.passed else broken}.")
     say("Everything is in " + " and ".join(files))

@@ -6,11 +6,10 @@ from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hush.cli import options
-from hush.cli.console import err, out, print_json, say
+from hush.cli.console import out, print_json, say, spinner
 
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Figures of this machine beside the peers', as ratios.")
 
@@ -35,8 +34,7 @@ def secagg(
 
     cohorts = clients or [100, 500, 1000]
     rows: list[dict[str, Any]] = []
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=err(), transient=True) as progress:
+    with spinner() as progress:
         bar = progress.add_task("masks")
 
         def tell(what: str) -> None:

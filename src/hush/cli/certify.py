@@ -26,7 +26,11 @@ def certify(
         holds = all(check.passed is not False for check in checks)
         whole = all(check.passed is not None for check in checks)
         good, complete = good and holds, complete and whole
-        row = {"run": str(path), "verified": holds and whole, "checks": [c._asdict() for c in checks]}
+        row = {
+            "run": str(path),
+            "verified": holds and whole,
+            "checks": [{key: getattr(c, key) for key in ("name", "passed", "detail")} for c in checks],
+        }
         rows.append(row | {"said_by_the_author": said, "not_checked": unchecked, "certificate": certificate})
         if as_json:
             continue

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column, Table
 
 from hush.privacy.guarantee import at_least
 
@@ -27,9 +30,43 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def name(title: str) -> Column:
+    """A column of names."""
+    return Column(title, no_wrap=True)
+
+
+def figure(title: str) -> Column:
+    """A column of figures."""
+    return Column(title, justify="right", no_wrap=True)
+
+
+def print_table(columns: Iterable[Column | str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on standard output; a column that is given as a word may wrap."""
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    out().print(table)
+
+
+def print_figures(titles: Sequence[str], rows: Sequence[Sequence[str]], first: Callable[[str], Column] = name) -> None:
+    """A table of figures, none of which is cut: columns for which there is no room beside the first come below."""
+    widths = [2 + max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
+    room, start = out().width + 2 - widths[0], 1
+    while start < len(titles):
+        end = next((i for i in range(start + 1, len(titles)) if sum(widths[start : i + 1]) > room), len(titles))
+        print_table((first(titles[0]), *map(figure, titles[start:end])), [(row[0], *row[start:end]) for row in rows])
+        start = end
+
+
 def print_json(value: Any) -> None:
     """One JSON object on standard output; a figure that does not exist is null, never NaN."""
     print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def spinner() -> Progress:
+    """What is being done, and since when."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    return Progress(*columns, console=err(), transient=True)
 
 
 def round_progress() -> Progress:
@@ -48,15 +85,10 @@ def round_progress() -> Progress:
 def figures(record: dict[str, Any]) -> str:
     """The running figures of one round's record."""
     words = []
-    for key, label in (("test_accuracy", "test"), ("validation_accuracy", "validation")):
-        if record.get(key) is not None:
-            words.append(f"{label} {100 * record[key]:.1f}%")
-            break
-    else:
-        for key, label in (("test_loss", "test"), ("validation_loss", "validation")):
-            if record.get(key) is not None:
-                words.append(f"{label} loss {record[key]:.4g}")
-                break
+    kinds = [(on, kind) for kind in ("accuracy", "loss") for on in ("test", "validation")]
+    for on, kind in [told for told in kinds if record.get("_".join(told)) is not None][:1]:
+        value = record[f"{on}_{kind}"]
+        words.append(f"{on} {100 * value:.1f}%" if kind == "accuracy" else f"{on} loss {value:.4g}")
     if record.get("epsilon") is not None:
         words.append(f"eps {at_least(record['epsilon'])}")
     words.append(f"{record['uplink_bytes_per_client'] / 1e6:.3g} MB")

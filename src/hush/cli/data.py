@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-from rich.table import Table
 
 from hush.cli import options
-from hush.cli.console import err, out, print_json
+from hush.cli.console import err, figure, name, print_json, print_table
 from hush.errors import UsageError
 from hush.tasks.catalogue import CATALOGUE, dataset
 from hush.tasks.dataset import DataSet
@@ -29,19 +28,14 @@ def listing(context: typer.Context, folder: options.DataDir = None, as_json: opt
     if as_json:
         print_json({"data": rows})
         return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("data set", no_wrap=True)
-    for title in ("train", "size"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("here", no_wrap=True)
-    table.add_column("licence", no_wrap=True)
-    table.add_column("what it is")
-    for row in rows:
-        size = f"{row['bytes'] / 1e6:,.1f} MB" if row["files"] else "bundled"
-        what = row["title"] + (f", {row['natural']:,} clients" if row["natural"] else "")
-        counts, here = f"{row['train']:,}", "yes" if row["here"] else "no"
-        table.add_row(row["name"], counts, size, here, row["licence"], what)
-    out().print(table)
+    columns = (name("data set"), figure("train"), figure("size"), name("here"), name("licence"), "what it is")
+    print_table(columns, [_words_of(row) for row in rows])
+
+
+def _words_of(row: dict[str, Any]) -> tuple[str, ...]:
+    size = f"{row['bytes'] / 1e6:,.1f} MB" if row["files"] else "bundled"
+    what = row["title"] + (f", {row['natural']:,} clients" if row["natural"] else "")
+    return row["name"], f"{row['train']:,}", size, "yes" if row["here"] else "no", row["licence"], what
 
 
 def _row(entry: DataSet, folder: Path) -> dict[str, Any]:

@@ -23,6 +23,12 @@ def heard() -> bool:
     return _heard.is_set()
 
 
+def stop_if_heard() -> None:
+    """Stop here where a library swallowed it."""
+    if heard():
+        raise KeyboardInterrupt
+
+
 def _remember(*_: Any) -> None:
     _heard.set()
     raise KeyboardInterrupt

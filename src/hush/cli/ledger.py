@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from hush.checks import check_number
 from hush.cli import options
-from hush.cli.console import out, print_json, say
+from hush.cli.console import print_json, print_table, say
 from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.guarantee import Relation, Unit, at_least, check_delta, default_delta
@@ -55,39 +55,30 @@ def create(
         raise UsageError("How many records there are in all is not known here: give --delta, below one in so many.")
     chosen = delta if delta is not None else default_delta(size)
     check_delta(chosen)
-    book = _opened(file, rollback_protection)
-    pool = book.set_budget(population, size, epsilon, chosen, kind, adaptive, change, who)
+    with closing(_opened(file, rollback_protection)) as book:
+        pool = book.set_budget(population, size, epsilon, chosen, kind, adaptive, change, who)
     if as_json:
         print_json(_row(pool))
-    else:
-        how = ", however runs are chosen" if adaptive else ""
-        spent = pool.spent(chosen)
-        whose = f"{size:,} clients" if who is Unit.CLIENT else f"each record of clients that hold {size:,} or more"
-        print(f"{file}: '{population}', {whose}, may spend epsilon {epsilon:g} at delta={at_least(chosen, 2)}{how}.")
-        if spent > 0:
-            print(f"It has spent {at_least(spent)}" + (": nothing is left." if spent >= epsilon else "."))
-    book.close()
+        return
+    how = ", however runs are chosen" if adaptive else ""
+    spent = pool.spent(chosen)
+    whose = f"{size:,} clients" if who is Unit.CLIENT else f"each record of clients that hold {size:,} or more"
+    print(f"{file}: '{population}', {whose}, may spend epsilon {epsilon:g} at delta={at_least(chosen, 2)}{how}.")
+    if spent > 0:
+        print(f"It has spent {at_least(spent)}" + (": nothing is left." if spent >= epsilon else "."))
 
 
 @ledger.command("show")
 def show(file: File, rollback_protection: options.RollbackProtection = None, as_json: options.Json = False) -> None:
     """What each population has spent, by which runs."""
-    book = _existing(file, rollback_protection)
-    rows = [_row(pool) for pool in book.populations.values()]
+    with closing(_existing(file, rollback_protection)) as book:
+        rows = [_row(pool) for pool in book.populations.values()]
+        told = {"ledger": str(file), "entries": book.entries, "head": book.head, "populations": rows}
     if as_json:
-        print_json({"ledger": str(file), "entries": book.entries, "head": book.head, "populations": rows})
-        book.close()
+        print_json(told)
         return
-    table = Table("population", "who", "runs", "rounds charged", "spent", "budget", "delta", box=None, pad_edge=False)
-    for row in rows:
-        figure = row["epsilon_adaptive"] if row["adaptive"] else row["epsilon"]
-        spent = "no proof" if figure is None else at_least(figure)
-        budget = "none" if row["budget"] is None else f"{row['budget']:g}" + (" (adaptive)" if row["adaptive"] else "")
-        charged = sum(run["charged"] for run in row["runs"])
-        table.add_row(row["name"], _who(row), str(len(row["runs"])), str(charged), spent, budget, at_least(row["delta"], 2))
-    out().print(table)
-    print(f"{book.entries} entries; the last one's hash is {book.head}")
-    book.close()
+    print_table(("population", "who", "runs", "rounds charged", "spent", "budget", "delta"), map(_words, rows))
+    print(f"{told['entries']} entries; the last one's hash is {told['head']}")
 
 
 @ledger.command("verify")
@@ -100,16 +91,15 @@ def verify(
     """Check every link of the chain, and that nothing this machine has seen is missing. Exit code 2 if not."""
     if head is not None and (len(head) != 64 or not set(head) <= set("0123456789abcdef")):
         raise UsageError("--head takes the whole hash: 64 digits from 0 to f.")
-    book = _existing(file, rollback_protection)
-    if head is not None and not book.contains(head):
-        raise LedgerError(f"{file} does not contain the entry {head}: it was rewritten, or it is another ledger.")
-    charges = sum(run.charges for pool in book.populations.values() for run in pool.runs.values())
-    if as_json:
+    with closing(_existing(file, rollback_protection)) as book:
+        if head is not None and not book.contains(head):
+            raise LedgerError(f"{file} does not contain the entry {head}: it was rewritten, or it is another ledger.")
+        charges = sum(run.charges for pool in book.populations.values() for run in pool.runs.values())
         told = {"ledger": str(file), "verified": True, "entries": book.entries, "charges": charges, "head": book.head}
+    if as_json:
         print_json(told | {"rollback_checked": book.no_memory is None})
     else:
-        print(f"{file} is whole: {book.entries} entries, {charges} rounds charged; the last one's hash is {book.head}")
-    book.close()
+        print(f"{file} is whole: {told['entries']} entries, {charges} rounds charged; the last one's hash is {told['head']}")
 
 
 def _existing(file: Path, rollback_protection: bool | None) -> Ledger:
@@ -125,8 +115,14 @@ def _opened(file: Path, rollback_protection: bool | None, look: bool = False) ->
     return book
 
 
-def _who(row: dict[str, Any]) -> str:
-    return f"{row['clients']:,} clients" if row["unit"] == "client" else f"records, {row['records']:,} or more to a client"
+def _words(row: dict[str, Any]) -> tuple[str, ...]:
+    """A population's line of the table."""
+    who = f"{row['clients']:,} clients" if row["unit"] == "client" else f"records, {row['records']:,} or more to a client"
+    figure = row["epsilon_adaptive"] if row["adaptive"] else row["epsilon"]
+    spent = "no proof" if figure is None else at_least(figure)
+    budget = "none" if row["budget"] is None else f"{row['budget']:g}" + (" (adaptive)" if row["adaptive"] else "")
+    charged = sum(run["charged"] for run in row["runs"])
+    return row["name"], who, str(len(row["runs"])), str(charged), spent, budget, at_least(row["delta"], 2)
 
 
 def _row(pool: Population) -> dict[str, Any]:
@@ -135,12 +131,11 @@ def _row(pool: Population) -> dict[str, Any]:
         spent, reason = pool.spent(delta), None
     except NoGuarantee as refusal:
         spent, reason = None, str(refusal)
-    filtered = None
+    filtered = order = None
     if pool.epsilon is not None and pool.delta is not None:
-        try:
+        order = filter_order(pool.epsilon, pool.delta)
+        with suppress(NoGuarantee):
             filtered = pool.filtered()
-        except NoGuarantee:
-            filtered = None
     return {
         "name": pool.name,
         "clients": pool.size if pool.unit is Unit.CLIENT else None,
@@ -153,6 +148,6 @@ def _row(pool: Population) -> dict[str, Any]:
         "delta": delta,
         "budget": pool.epsilon,
         "adaptive": pool.adaptive,
-        "order": filter_order(pool.epsilon, pool.delta) if pool.epsilon is not None and pool.delta is not None else None,
+        "order": order,
         "runs": [{"run": name, "rounds": len(s.rounds), "charged": s.charges} for name, s in pool.runs.items()],
     }

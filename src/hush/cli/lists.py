@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.table import Table
+from rich.table import Column
 
-from hush.cli import options
-from hush.cli.console import out, print_json
+from hush.cli import console, options
+from hush.cli.console import out, print_json, print_table
 from hush.tasks.catalogue import CATALOGUE
 
 
@@ -19,25 +19,21 @@ def methods(
     as_json: options.Json = False,
 ) -> None:
     """The methods, with one line each; or one, with all its settings."""
-    from hush.methods import PARTS, names, settings_of
+    from hush.methods import PARTS, names, settings_of, whole_name
 
     if name is not None:
-        _one_method(name, as_json)
+        _one_method(whole_name(name), as_json)
         return
     rows = [_facts(one) | {"settings": sorted(settings_of(one))} for one in names()]
     if as_json:
         parts = [{"name": f"+{name}", "sets": part.settings, "summary": part.summary} for name, part in PARTS.items()]
         print_json({"methods": rows, "parts": parts})
         return
-    table = Table("method", "privacy", "what it does", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(str(row["name"]), f"{row['unit']}-level" if row["private"] else "none", str(row["summary"]))
-    out().print(table)
+    facts = [(row["name"], f"{row['unit']}-level" if row["private"] else "none", row["summary"]) for row in rows]
+    print_table(("method", "privacy", "what it does"), facts)
     out().print("\nA method goes with any parts whose setting it has, as in dp-fedavg+top-k+blur+adam:")
-    table = Table("part", "sets", "what it does", box=None, pad_edge=False)
-    for own, part in PARTS.items():
-        table.add_row(f"+{own}", " ".join(f"{key}={value}" for key, value in part.settings.items()), part.summary)
-    out().print(table)
+    sets = {name: " ".join(f"{key}={value}" for key, value in part.settings.items()) for name, part in PARTS.items()}
+    print_table(("part", "sets", "what it does"), [(f"+{name}", sets[name], part.summary) for name, part in PARTS.items()])
 
 
 def _facts(name: str) -> dict[str, Any]:
@@ -59,10 +55,9 @@ def _one_method(name: str, as_json: bool) -> None:
         return
     guarantee = f"protects {facts['unit']}s" if facts["private"] else "no privacy by itself"
     out().print(f"[bold]{name}[/bold] ({guarantee}): {facts['summary']}\n", highlight=False)
-    table = Table("--set", "default", "range", "what it is", box=None, pad_edge=False)
-    for one in settings:
-        table.add_row(one.key, one.default, one.range.replace("inf", "∞"), one.meaning)
-    out().print(table)
+    rows = [(one.key, one.default, one.range.replace("inf", "∞"), one.meaning) for one in settings]
+    default, where = (14, 12) if out().width < 100 else (None, None)  # room for the words
+    print_table(("--set", Column("default", max_width=default), Column("range", max_width=where), "what it is"), rows)
     out().print(
         f"\nOn the command line data sets bring training settings of their own: hush run {name} --data DATA --dry-run says which.",
         highlight=False,
@@ -89,13 +84,8 @@ def models(as_json: options.Json = False) -> None:
     if as_json:
         print_json({"models": rows})
         return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("model", no_wrap=True)
-    table.add_column("what it is")
-    table.add_column("parameters", justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row["name"], row["summary"], _range(list(row["parameters"].values())))
-    out().print(table)
+    columns = (console.name("model"), "what it is", console.figure("parameters"))
+    print_table(columns, [(row["name"], row["summary"], _range(list(row["parameters"].values()))) for row in rows])
 
 
 def _range(counts: list[int]) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from hush.config import NO_FLAG, RunConfig, parse_settings, read_toml
+from hush.config import NO_FLAG, RunConfig, parse_settings, read_toml, runs_of
+from hush.engines.rundir import RunDir
 from hush.errors import UsageError
-from hush.methods import recipe_of, settings_of, taken
+from hush.methods import recipe_of, settings_of, taken, whole_name
 from hush.names import pick
 from hush.plugins import absolute, is_in_file, shown
 
@@ -50,15 +51,16 @@ class RunFlags:
     @property
     def typed(self) -> bool:
         """Whether any was, but for --json."""
-        own = (f.name for f in fields(self) if f.name not in ("json", "values"))
-        return bool(self.values) or any(getattr(self, name) != RunFlags.__dataclass_fields__[name].default for name in own)
+        return bool(self.values) or any(
+            getattr(self, f.name) != f.default for f in fields(self) if f.name not in ("json", "values")
+        )
 
     def asked(self, method: str | None) -> RunConfig:
         """The run that was asked for: the file, and then the flags."""
         if self.seeds < 1:
             raise UsageError(f"seeds must be at least 1, not {self.seeds}.")
         where = f" in {self.config}" if self.config else ""
-        values = read_toml(self.config) if self.config is not None else {}
+        values = _read(self.config) if self.config is not None else {}
         own = values.pop("set", {})
         if not isinstance(own, dict):
             raise UsageError(f"[set]{where} must be a table of key = value.")
@@ -67,12 +69,17 @@ class RunFlags:
         if {"noise", "epsilon"} & typed.keys():  # a flag wins over the file, also where it says the same otherwise
             values = {key: value for key, value in values.items() if key not in ("noise", "epsilon")}
         values |= typed
+        if "method" in values:
+            values["method"] = whole_name(str(values["method"]))
+        for key in [key for key in values if key not in RunConfig.known()]:
+            if key in settings_of(values.get("method", RunConfig().method)):
+                raise UsageError(f"{key}{where} is a setting of the method: write it below a line [set].")
         _move_what_is_of_the_run(own, values, typed)
         return RunConfig.read(_found_from_elsewhere(values) | {"set": own}, where)
 
     def asked_of_each(self, names: list[str]) -> tuple[list[RunConfig], list[str]]:
         """One run for each method; a setting goes to those that use it, at least one, and the others are told of."""
-        names = [absolute(name) if is_in_file(name) else name for name in names]
+        names = [absolute(name) if is_in_file(name) else name for name in map(whole_name, names)]
         if len(set(map(shown, names))) < len(names):
             raise UsageError("Two of these methods have one name, so that nobody could tell their rows apart: rename a file.")
         shared = self.asked(names[0])
@@ -89,6 +96,20 @@ class RunFlags:
             if without:
                 notes.append(f"{key} means nothing to {', '.join(map(shown, without))}")
         return each, notes
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The keys of a TOML file, or of the `config.json` that a run wrote."""
+    if file.suffix != ".json":
+        return read_toml(file)
+    runs = runs_of(RunDir(file.parent), file.name)
+    if len(runs) != 1:
+        names = ", ".join(shown(run.method) for run in runs)
+        raise UsageError(f"{file} describes a comparison ({names}): hush compare these, with its keys in a TOML file.")
+    if runs[0].from_python is not None:
+        raise UsageError(f"{file} is of a run that Python started, and cannot make its {runs[0].from_python}: run it from there.")
+    told = runs[0].to_dict()
+    return told | {"code": None, "set": {key: value for key, value in told["set"].items() if key != "noise"}}
 
 
 def _move_what_is_of_the_run(own: dict[str, Any], values: dict[str, Any], typed: dict[str, Any]) -> None:
@@ -113,25 +134,30 @@ def _found_from_elsewhere(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose last parameter is `flags: RunFlags`, with a flag for each field of `RunConfig` and of `RunFlags`."""
+    """A command whose last parameter is a dataclass of flags; in place of its `values` stand all fields of `RunConfig`."""
+    *own, last = inspect.signature(command, eval_str=True).parameters.values()
+    hints = get_type_hints(last.annotation, include_extras=True)
+    of_command = [f for f in fields(last.annotation) if f.name != "values"]
     of_run = [key for key, known in RunConfig.known().items() if key not in ("method", "set") and known.flag != NO_FLAG]
-    of_command = [f for f in fields(RunFlags) if f.name != "values"]
+    of_run = of_run if "values" in hints else []
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> None:
         values = {key: value for key in of_run if (value := given.pop(key)) is not None}
-        own = {f.name: given.pop(f.name) for f in of_command}
-        command(**given, flags=RunFlags(values=values, **own))
+        flags = {f.name: given.pop(f.name) for f in of_command} | ({"values": values} if of_run else {})
+        command(**given, **{last.name: last.annotation(**flags)})
 
     kinds = RunConfig.kinds()
-    hints = get_type_hints(RunFlags, include_extras=True)
-    own = inspect.signature(command, eval_str=True).parameters.values()
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        *(p.replace(kind=keyword) for p in own if p.name != "flags"),
+        *(p.replace(kind=keyword) for p in own),
         *(inspect.Parameter(key, keyword, default=None, annotation=Annotated[kinds[key] | None, option(key)]) for key in of_run),
-        *(inspect.Parameter(f.name, keyword, default=f.default, annotation=hints[f.name]) for f in of_command),
+        *(inspect.Parameter(f.name, keyword, default=_default(f), annotation=hints[f.name]) for f in of_command),
     ]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper
+
+
+def _default(flag: Field[Any]) -> Any:
+    return inspect.Parameter.empty if flag.default is MISSING else flag.default

@@ -18,38 +18,30 @@ from hush.privacy.guarantee import Relation, Unit, default_delta
 from hush.privacy.plan import plan_of, server_plan
 from hush.privacy.vocabulary import Enrolled, Plan
 
-RelationFlag = Annotated[
-    str | None,
-    typer.Option("--relation", help="Neighbours: add-remove (default for clients), replace-one (for records), zero-out."),
-]
-UnitFlag = Annotated[str, typer.Option("--unit", help="Who is protected: client, or record (noise at every local step).")]
-CohortFlag = Annotated[float | None, typer.Option("--cohort", help="Expected number of clients a round.")]
-ClientsFlag = Annotated[int | None, typer.Option("--clients", help="How many clients there are.")]
-RoundsFlag = Annotated[int, typer.Option("--rounds", help="Number of rounds.")]
-RecordsFlag = Annotated[int | None, typer.Option("--records", help="With --unit record: how many the smallest client holds.")]
-BatchFlag = Annotated[int | None, typer.Option("--batch", help="With --unit record: records in a batch.")]
-StepsFlag = Annotated[int, typer.Option("--local-steps", help="With --unit record: noisy steps in a round.")]
-BatchesFlag = Annotated[str, typer.Option("--batches", help="With --unit record: poisson (default) or fixed batches.")]
-Turns = Annotated[
-    int | None, typer.Option("--participations", help="Most rounds of a client: with --sampling bounded, or with --unit record.")
-]
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Asked:
     """What was typed."""
 
-    unit: str
-    cohort: float | None
-    clients: int | None
-    rounds: int
-    sampling: str | None
-    participations: int | None
-    records: int | None
-    batch: int | None
-    steps: int
-    batches: str
-    relation: str | None
+    rounds: Annotated[int, options.option("rounds")]
+    cohort: Annotated[float | None, options.option("cohort")] = None
+    clients: Annotated[int | None, typer.Option("--clients", help="How many clients there are.")] = None
+    delta: options.Delta = None
+    sampling: options.Sampling = None
+    participations: Annotated[
+        int | None,
+        typer.Option("--participations", help="Most rounds of a client: with --sampling bounded, or with --unit record."),
+    ] = None
+    relation: Annotated[
+        str | None,
+        typer.Option("--relation", help="Neighbours: add-remove (default for clients), replace-one (for records), zero-out."),
+    ] = None
+    unit: Annotated[str, typer.Option("--unit", help="Who is protected: client, or record (noise at every local step).")] = "client"
+    records: Annotated[int | None, typer.Option("--records", help="With --unit record: how many the smallest client holds.")] = None
+    batch: Annotated[int | None, typer.Option("--batch", help="With --unit record: records in a batch.")] = None
+    local_steps: Annotated[int, typer.Option("--local-steps", help="With --unit record: noisy steps in a round.")] = 1
+    batches: Annotated[str, typer.Option("--batches", help="With --unit record: poisson (default) or fixed batches.")] = "poisson"
+    as_json: options.Json = False
 
     @property
     def kind(self) -> Unit:
@@ -58,7 +50,7 @@ class Asked:
     def drawn(self) -> Cohort:
         """Who takes part; for records only how often a client does at most."""
         if self.kind is Unit.CLIENT:
-            if self.records is not None or self.batch is not None or self.steps != 1:
+            if self.records is not None or self.batch is not None or self.local_steps != 1:
                 raise UsageError("--records, --batch and --local-steps go with --unit record.")
             if self.cohort is None or self.clients is None:
                 raise UsageError("Give --cohort and --clients: how many take part in a round, of how many.")
@@ -86,64 +78,33 @@ class Asked:
             return plan_of(dp_fedavg(clip=1.0, noise=noise), self.drawn(), self.clients, self.rounds, relation)
         if self.records is None or self.batch is None:
             raise UsageError("Give --records and --batch: how many records the smallest client holds, and how many a step reads.")
-        method = dp_fed(clip=1.0, noise=noise, batch_size=self.batch, local_steps=self.steps, batches=self.batches)
+        method = dp_fed(clip=1.0, noise=noise, batch_size=self.batch, local_steps=self.local_steps, batches=self.batches)
         enrolled = Enrolled(self.clients or 1, self.records, dim=1)
         return plan_of(method, self.drawn(), enrolled, self.rounds, relation)
 
-    def delta(self, given: float | None) -> float:
+    def chosen_delta(self) -> float:
         """The default is for the clients, or for the records that are known of."""
-        if given is not None:
-            return given
+        if self.delta is not None:
+            return self.delta
         return default_delta(Enrolled(self.clients or 1, self.records).units(records=self.kind is Unit.RECORD))
 
 
-def epsilon(
-    noise: Annotated[float, typer.Option("--noise", help="Noise multiplier: standard deviation over the clip.")],
-    rounds: RoundsFlag,
-    cohort: CohortFlag = None,
-    clients: ClientsFlag = None,
-    delta: options.Delta = None,
-    sampling: options.Sampling = None,
-    participations: Turns = None,
-    relation: RelationFlag = None,
-    unit: UnitFlag = "client",
-    records: RecordsFlag = None,
-    batch: BatchFlag = None,
-    local_steps: StepsFlag = 1,
-    batches: BatchesFlag = "poisson",
-    as_json: options.Json = False,
-) -> None:
+@options.takes_flags
+def epsilon(noise: Annotated[float, options.option("noise")], *, asked: Asked) -> None:
     """The epsilon that is proved for a noise multiplier."""
-    asked = Asked(unit, cohort, clients, rounds, sampling, participations, records, batch, local_steps, batches, relation)
     drawn = asked.drawn()
-    _print(asked, asked.plan(noise), drawn, asked.delta(delta), as_json)
+    _print(asked, asked.plan(noise), drawn, asked.chosen_delta())
 
 
-def calibrate(
-    epsilon: Annotated[float, typer.Option("--epsilon", help="The epsilon to spend.")],
-    rounds: RoundsFlag,
-    cohort: CohortFlag = None,
-    clients: ClientsFlag = None,
-    delta: options.Delta = None,
-    sampling: options.Sampling = None,
-    participations: Turns = None,
-    relation: RelationFlag = None,
-    unit: UnitFlag = "client",
-    records: RecordsFlag = None,
-    batch: BatchFlag = None,
-    local_steps: StepsFlag = 1,
-    batches: BatchesFlag = "poisson",
-    as_json: options.Json = False,
-) -> None:
+@options.takes_flags
+def calibrate(epsilon: Annotated[float, typer.Option("--epsilon", help="The epsilon to spend.")], *, asked: Asked) -> None:
     """The least noise that is proved to spend at most an epsilon."""
-    asked = Asked(unit, cohort, clients, rounds, sampling, participations, records, batch, local_steps, batches, relation)
-    drawn, chosen = asked.drawn(), asked.delta(delta)
+    drawn, delta = asked.drawn(), asked.chosen_delta()
     plan = asked.plan(1.0)
-    plan = plan.with_noise(accountant.calibrate(plan, epsilon, chosen))
-    _print(asked, plan, drawn, chosen, as_json)
+    _print(asked, plan.with_noise(accountant.calibrate(plan, epsilon, delta)), drawn, delta)
 
 
-def _print(asked: Asked, plan: Plan, cohort: Cohort, delta: float, as_json: bool) -> None:
+def _print(asked: Asked, plan: Plan, cohort: Cohort, delta: float) -> None:
     guarantee = accountant.account(plan, delta)
     server = None
     with contextlib.suppress(NoGuarantee):
@@ -163,7 +124,7 @@ def _print(asked: Asked, plan: Plan, cohort: Cohort, delta: float, as_json: bool
         value |= {"participations": phase.participations, "records": asked.records, "batch": asked.batch, "steps": phase.times}
     for line in (*guarantee.warnings, *_notes(asked, plan, cohort)):
         say(f"note: {line}")
-    if as_json:
+    if asked.as_json:
         print_json(value)
         return
     print(f"noise {plan.noise_multiplier:g}: {guarantee}")

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import shutil
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hush.cli.console import figures, out, print_json, round_progress, say
-from hush.cli.interrupt import heard
+from hush.cli.console import figures, print_figures, print_json, round_progress, say
+from hush.cli.folders import as_folder, done, kept, new_folder, picture
+from hush.cli.interrupt import stop_if_heard
 from hush.cli.options import RunFlags, takes_flags
 from hush.config import CONFIG_FORMAT, runs_of
 from hush.engines.result import Result
 from hush.engines.run import Run
 from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
-from hush.errors import DataError, HushError, UsageError
+from hush.errors import DataError, UsageError
 from hush.experiment import Experiment, on_the_same_clients, resolve
 from hush.privacy.guarantee import at_least
 from hush.privacy.rules import warnings_of
+from hush.report.plots import comparison_figure
 from hush.report.seeds import over_seeds
 from hush.report.tables import comparison
 from hush.secagg.terms import Terms
@@ -78,7 +78,7 @@ def compare(methods: Annotated[list[str], typer.Argument(help="Two or more metho
 
 def _compare(experiments: list[Experiment], seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
     rows, curves, first, private = [], {}, {}, 0
-    with _kept(folder.path):
+    with _kept(folder):
         for experiment in experiments:
             name = experiment.method.name
             results = _all_seeds(experiment, seeds, folder, RunDir(folder.path / as_folder(name)), data_dir, experiments)
@@ -86,15 +86,15 @@ def _compare(experiments: list[Experiment], seeds: int, folder: RunDir, data_dir
             private += sum(result.guarantee is not None for result in results)
             curves[name], first[name] = results[0].history, results[0]
     folder.write_json("compare.json", {"methods": rows})
-    picture = _plot(folder, curves, f"{rows[0]['model']} on {rows[0]['data']}")
+    plot = picture(folder, "compare.png", lambda: comparison_figure(curves, f"{rows[0]['model']} on {rows[0]['data']}"))
     if as_json:
-        print_json({"methods": rows, "plot": picture})
+        print_json({"methods": rows, "plot": plot})
         return
-    out().print(comparison(rows))
+    print_figures(*comparison(rows))
     final, beside = first[experiments[-1].method.name], first.get("dp-fedavg")
     print(f"{final.method}: {final.sentence(beside if beside is not final else None)}.")
     _each_by_itself(private)
-    say(f"Everything is in {folder.path}" + (f"; the picture is {picture}" if picture else ""))
+    done(folder, plot)
 
 
 def _config(experiments: list[Experiment], seeds: int, data_dir: Path | None) -> dict[str, Any]:
@@ -105,10 +105,7 @@ def _config(experiments: list[Experiment], seeds: int, data_dir: Path | None) ->
 
 def empty_folder(given: Path | None, name: str) -> RunDir:
     """The folder asked for, or a new one under runs/."""
-    if given is None:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        tries = (Path("runs") / f"{as_folder(name)}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
-        given = next(path for path in tries if not path.exists())
+    given = given or new_folder(name)
     folder = RunDir(given)
     if given.exists() and not given.is_dir():
         raise UsageError(f"{given} is a file, and a run needs a folder: choose another --out.")
@@ -117,11 +114,6 @@ def empty_folder(given: Path | None, name: str) -> RunDir:
     if folder.started:
         raise UsageError(f"{given} already holds a run: use hush run --resume {given}, or another --out.")
     return folder
-
-
-def as_folder(name: str) -> str:
-    """A method's name as part of a path."""
-    return name.replace(":", "-")
 
 
 def _resume(path: Path, as_json: bool) -> None:
@@ -141,7 +133,7 @@ def _resume(path: Path, as_json: bool) -> None:
 
 
 def _run_seeds(experiment: Experiment, seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
-    with _kept(folder.path):
+    with _kept(folder):
         results = _all_seeds(experiment, seeds, folder, folder, data_dir, [experiment])
     value = over_seeds(results)
     if seeds > 1:
@@ -150,13 +142,17 @@ def _run_seeds(experiment: Experiment, seeds: int, folder: RunDir, data_dir: Pat
         print_json(value)
         return
     if seeds > 1:
-        out().print(comparison([value]))
+        print_figures(*comparison([value]))
     print((f"Seed {results[0].seed}: " if seeds > 1 else "") + results[0].sentence() + ".")
     _each_by_itself(sum(result.guarantee is not None for result in results))
     for result in results:
         if result.stopped:
             print((f"Seed {result.seed} stopped" if seeds > 1 else "Stopped") + f" early, {result.stopped}.")
-    say(f"Everything is in {folder.path}")
+    done(folder, None)
+
+
+def _kept(folder: RunDir) -> AbstractContextManager[None]:
+    return kept(folder, lambda: f"Interrupted; what was done is kept. Go on with: hush run --resume {folder.path}")
 
 
 def _each_by_itself(models: int) -> None:
@@ -227,34 +223,11 @@ def _advance(progress: Any, bar: Any) -> Callable[[dict[str, Any]], None]:
 
     def on_round(record: dict[str, Any]) -> None:
         nonlocal shown
-        if heard():  # and swallowed by a library: stop here
-            raise KeyboardInterrupt
+        stop_if_heard()
         shown = figures(record) if "epsilon" in record else shown
         progress.update(bar, completed=record["round"], total=record["rounds"], figures=shown)
 
     return on_round
-
-
-@contextmanager
-def _kept(path: Path) -> Iterator[None]:
-    """Say where the work is when Ctrl-C ends it."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt) as error:
-        if heard() or isinstance(error, KeyboardInterrupt):
-            if RunDir(path).started:
-                say(f"Interrupted; what was done is kept. Go on with: hush run --resume {path}")
-            raise KeyboardInterrupt from None
-        if isinstance(error, HushError):
-            forget_if_unused(path)
-        raise
-
-
-def forget_if_unused(path: Path, *more: str) -> None:
-    """A run that was refused before its first round leaves nothing behind."""
-    left = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else []
-    if left and all(p.name in ("config.json", "run.json", "ledger.sqlite", *more) for p in left):
-        shutil.rmtree(path)
 
 
 def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool) -> None:
@@ -290,17 +263,6 @@ def _fresh_terms(e: Experiment, clients: int) -> Terms | None:
     """Of a secure sum whose messages are more than a vector."""
     secure = e.secure_sum
     return None if secure is None or secure.masks != "fresh" else secure.terms(e.cohort, clients, e.config.dropout)
-
-
-def _plot(folder: RunDir, curves: dict[str, list[dict[str, Any]]], title: str) -> str | None:
-    from hush.report.plots import as_png, comparison_figure
-
-    try:
-        folder.write_bytes("compare.png", as_png(comparison_figure(curves, title)))
-    except UsageError as error:
-        say(f"note: {error}")
-        return None
-    return str(folder.path / "compare.png")
 
 
 def _duration(seconds: float) -> str:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import shlex
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from hush.cli.console import out, print_json, round_progress, say
-from hush.cli.interrupt import heard
+from hush.cli.console import figure, print_figures, print_json, round_progress
+from hush.cli.folders import done, kept, new_folder, picture
+from hush.cli.interrupt import stop_if_heard
 from hush.cli.options import RunFlags, takes_flags
-from hush.cli.runs import as_folder, forget_if_unused
 from hush.config import RunConfig
 from hush.engines.rundir import RunDir
 from hush.errors import DataError, HushError, UsageError
 from hush.plugins import shown
 from hush.privacy.guarantee import at_least
+from hush.report.tuning_picture import tuning_figure
 from hush.tuning.asked import Asked
 from hush.tuning.study import Trial, Tuning, refuse_without_optuna, so_far
 from hush.tuning.study import tune as search_on
@@ -58,7 +57,7 @@ def tune(
         config = flags.asked(method)
         count, place = _TRIALS if trials is None else trials, flags.data_dir.resolve() if flags.data_dir else None
         asked = Asked.of(config, search or [], tuning_data, accounted, trials=count, pruning=pruning, data_dir=place)
-        folder = RunDir(flags.out if flags.out is not None else _new_folder(as_folder(shown(config.method))))
+        folder = RunDir(flags.out or new_folder(f"tune-{shown(config.method)}"))
         _refuse_another(folder, asked)
     found = _search(asked, folder)
     _tell(asked, found, folder, flags.json)
@@ -70,39 +69,31 @@ def _search(asked: Asked, folder: RunDir) -> Tuning:
     folder.write_json("config.json", _config(asked))
     study = folder.path / STUDY
 
-    def on_round(_: dict[str, Any]) -> None:
-        if heard():  # and swallowed by a library: stop here
-            raise KeyboardInterrupt
-
-    try:
-        with round_progress() as progress:
-            made = len(so_far(study).history)
-            bar = progress.add_task(f"tuning {asked.config.method}", total=asked.trials, completed=made, figures="")
-
-            def on_trial(found: Tuning) -> None:
-                best = f"best {_accuracy(found.best)}" if found.ranked else ""
-                progress.update(bar, completed=len(found.history), figures=best)
-
-            return search_on(
-                asked.begin,
-                asked.space,
-                trials=asked.trials,
-                seed=asked.config.seed,
-                pruning=asked.pruning,
-                first=asked.first(),
-                study=study,
-                on_round=on_round,
-                on_trial=on_trial,
-            )
-    except (Exception, KeyboardInterrupt) as error:
-        if not heard() and not isinstance(error, KeyboardInterrupt):
-            if isinstance(error, HushError) and not so_far(study).history:
-                forget_if_unused(folder.path, STUDY)
-            raise
+    def interrupted() -> str:
         found = so_far(study)
         best = f" The best so far: {_accuracy(found.best)} with {_settings(found.best)}." if found.ranked else ""
-        say(f"Interrupted after {len(found.history)} of {asked.trials} trials.{best} Go on with: hush tune --resume {folder.path}")
-        raise KeyboardInterrupt from None
+        made = f"Interrupted after {len(found.history)} of {asked.trials} trials.{best}"
+        return f"{made} Go on with: hush tune --resume {folder.path}"
+
+    with kept(folder, interrupted, lambda: () if so_far(study).history else (STUDY,)), round_progress() as progress:
+        made = len(so_far(study).history)
+        bar = progress.add_task(f"tuning {asked.config.method}", total=asked.trials, completed=made, figures="")
+
+        def on_trial(found: Tuning) -> None:
+            best = f"best {_accuracy(found.best)}" if found.ranked else ""
+            progress.update(bar, completed=len(found.history), figures=best)
+
+        return search_on(
+            asked.begin,
+            asked.space,
+            trials=asked.trials,
+            seed=asked.config.seed,
+            pruning=asked.pruning,
+            first=asked.first(),
+            study=study,
+            on_round=lambda _: stop_if_heard(),
+            on_trial=on_trial,
+        )
 
 
 def _tell(asked: Asked, found: Tuning, folder: RunDir, as_json: bool) -> None:
@@ -110,17 +101,14 @@ def _tell(asked: Asked, found: Tuning, folder: RunDir, as_json: bool) -> None:
     value = asked.to_dict(found)
     folder.write_json("tune.json", value)
     folder.write_bytes("best.toml", asked.best_toml(found.best.settings).encode())
-    picture = _plot(asked, found, folder)
+    title = f"{asked.config.method} on {asked.config.data}"
+    plot = picture(folder, "tune.png", lambda: tuning_figure(found, asked.space, title))
     if as_json:
-        print_json(value | {"plot": picture})
+        print_json(value | {"plot": plot})
         return
-    table = Table(box=None, pad_edge=False)
-    keys = list(asked.space)
-    for title in ("trial", "validation", *keys, "seconds"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for trial in found.ranked[:_SHOWN]:
-        table.add_row(str(trial.number), _accuracy(trial), *(_word(trial.settings[key]) for key in keys), f"{trial.seconds:.1f}")
-    out().print(table)
+    best = found.ranked[:_SHOWN]
+    rows = [(str(t.number), _accuracy(t), *(_word(t.settings[key]) for key in asked.space), f"{t.seconds:.1f}") for t in best]
+    print_figures(("trial", "validation", *asked.space, "seconds"), rows, first=figure)
     counts = ", ".join(f"{value[state]} {state}" for state in ("completed", "pruned", "failed") if value[state])
     if value["epsilon"] is None:
         print(f"{counts}; no privacy guarantee.")
@@ -129,19 +117,7 @@ def _tell(asked: Asked, found: Tuning, folder: RunDir, as_json: bool) -> None:
     print(f"Privacy of the tuning: {value['tuning_privacy']}.")
     place = ["--data-dir", str(asked.data_dir)] if asked.data_dir else []
     print(f"Run the best: {shlex.join(['hush', 'run', '--config', str(folder.path / 'best.toml'), *place])}")
-    say(f"Everything is in {folder.path}" + (f"; the picture is {picture}" if picture else ""))
-
-
-def _plot(asked: Asked, found: Tuning, folder: RunDir) -> str | None:
-    from hush.report.plots import as_png
-    from hush.report.tuning_picture import tuning_figure
-
-    try:
-        folder.write_bytes("tune.png", as_png(tuning_figure(found, asked.space, f"{asked.config.method} on {asked.config.data}")))
-    except UsageError as error:
-        say(f"note: {error}")
-        return None
-    return str(folder.path / "tune.png")
+    done(folder, plot)
 
 
 # -- the folder ------------------------------------------------------------------------------------------------------------------
@@ -182,12 +158,6 @@ def _refuse_another(folder: RunDir, asked: Asked) -> None:
         same = False
     if not same:
         raise UsageError(f"{folder.path} already holds a run or another search: choose another --out.")
-
-
-def _new_folder(method: str) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    tries = (Path("runs") / f"tune-{method}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
-    return next(path for path in tries if not path.exists())
 
 
 # -- words -----------------------------------------------------------------------------------------------------------------------

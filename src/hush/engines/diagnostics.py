@@ -58,7 +58,7 @@ class Recorder:
             for name in ("signal_norm", "noise_norm"):
                 if (steps := self.figures.get(name)) is not None:
                     self.figures[name] = steps * step
-        if not isinstance(part, Noise) and clean is not None and index in self.before:
+        if clean is not None and index in self.before and clean.shape == self.before[index].shape:
             name = "clip_bias" if isinstance(part, Clip | AdaptiveClip) else "compression_error"
             self.figures[name] = _norm(clean - self.before[index]) / self.cohort
 

@@ -300,6 +300,7 @@ def as_cohort(cohort: Cohort | int | float | None, clients: int, method: Method,
     """A number is an expected size under Poisson sampling, or turns of that size; the default is a tenth of the clients."""
     if not isinstance(cohort, Cohort):
         size = float(cohort) if cohort is not None else max(1.0, clients / 10)
+        Poisson(size).check(clients)  # before it is rounded: a share is a slip
         cohort = Rotation(max(1.0, float(round(size)))) if turns or takes_turns(method) else Poisson(size)
     cohort.check(clients)
     return cohort

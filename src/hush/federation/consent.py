@@ -44,9 +44,8 @@ class Policy:
         except tomllib.TOMLDecodeError as error:
             raise DataError(f"{path} is not valid TOML: {error}.") from error
         kinds: dict[str, Any] = {"epsilon": (int, float), "delta": (int, float), "methods": list, "features": list}
-        kinds |= dict.fromkeys(("smallest_cohort", "participations", "rounds"), int) | dict.fromkeys(
-            ("target", "threat", "roster"), str
-        )
+        kinds |= dict.fromkeys(("smallest_cohort", "participations", "rounds"), int)
+        kinds |= dict.fromkeys(("target", "threat", "roster"), str) | {"unproved": bool}
         for key, given in value.items():
             pick(dict.fromkeys(f.name for f in fields(Policy)), key, f"key in {path.name}")
             if not isinstance(given, kinds[key]) or isinstance(given, bool) != (key == "unproved"):

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hush import plugins
@@ -47,6 +49,20 @@ METHODS: dict[str, Recipe[Any]] = {
 def every_method() -> dict[str, Recipe[Any]]:
     """Hush's own, and those that installed packages offer as `hush.methods`."""
     return METHODS | {name: found.value for name, found in plugins.installed("hush.methods").items()}
+
+
+def whole_name(name: str) -> str:
+    """`FILE.py`, also with parts, as `FILE.py:NAME` where the file declares one method alone."""
+    found = re.fullmatch(r"(.*\.py)(\+[^:/]*)?", name)
+    if found is None:
+        return name
+    file, parts = Path(found[1]), found[2] or ""
+    module, _ = plugins.opened(file)
+    own = [key for key, value in vars(module).items() if isinstance(value, Recipe) and value.make.__module__ == module.__name__]
+    if len(own) != 1:
+        there = f"{' and '.join(own)}: write {file}:{own[0]}, say" if own else "no method (docs/own-method.md shows how)"
+        raise UsageError(f"{file.name} declares {there}.")
+    return f"{file}:{own[0]}{parts}"
 
 
 def recipe_of(name: str) -> Recipe[Any]:
@@ -147,4 +163,5 @@ __all__ = [
     "skellam",
     "summary",
     "taken",
+    "whole_name",
 ]

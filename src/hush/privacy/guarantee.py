@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from hush.checks import check_number
+from hush.checks import check_number, keep_python_numbers
 from hush.errors import UsageError
 from hush.plain import plain
 
@@ -90,6 +90,7 @@ class Budget:
     delta: float | None = None
 
     def __post_init__(self) -> None:
+        keep_python_numbers(self)
         check_number("epsilon", self.epsilon, above=0)
 
     @staticmethod

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rich.table import Table
-
 from hush.privacy.guarantee import at_least
 
 
-def comparison(rows: list[dict[str, Any]]) -> Table:
-    """One line a method: what it learned, what it spent, what it sent."""
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {"test": lambda row: _figure(row, "test_accuracy")}
+def comparison(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Titles, and one line a method: what it learned, what it spent, what it sent."""
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {"method": lambda row: row["method"]}
+    columns["test"] = lambda row: _figure(row, "test_accuracy")
     if by := rows[0].get("best_by"):
         columns[f"best by {by}"] = lambda row: _figure(row, "best_test_accuracy")
     columns["epsilon"] = lambda row: "none" if row["epsilon"] is None else at_least(row["epsilon"])
@@ -23,13 +22,7 @@ def comparison(rows: list[dict[str, Any]]) -> Table:
     columns["MB up"] = lambda row: f"{row['uplink_bytes_per_client'] / 1e6:.3g}"
     columns["MB down"] = lambda row: f"{row['downlink_bytes_per_client'] / 1e6:.3g}"
     columns["seconds"] = lambda row: f"{row['seconds']:.1f}"
-    table = Table(box=None, pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    for title in columns:
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row["method"], *(cell(row) for cell in columns.values()))
-    return table
+    return list(columns), [[cell(row) for cell in columns.values()] for row in rows]
 
 
 def _figure(row: dict[str, Any], key: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hush import methods
 from hush.config import RunConfig
 from hush.engines.run import Run
 from hush.engines.setup import set_up
@@ -115,8 +116,11 @@ class Asked:
     def config_with(self, settings: dict[str, Any]) -> RunConfig:
         """The experiment with some settings chosen."""
         own = {key: value for key, value in settings.items() if key in OF_THE_RUN}
-        set_to = {key: value for key, value in settings.items() if key not in own}
-        return RunConfig.read(self.config.to_dict() | own | {"set": {**self.config.set, **set_to}})
+        searched = {key: value for key, value in settings.items() if key not in own}
+        together = {**self.config.set, **searched}
+        used = methods.taken(self.config.method, together)  # what is idle beside the others is left out
+        kept = {key: value for key, value in together.items() if key in used or key not in searched}
+        return RunConfig.read(self.config.to_dict() | own | {"set": kept})
 
     def begin(self, settings: dict[str, Any]) -> Run:
         """One trial, set up: the noise is found for the same epsilon, whatever the settings are."""

@@ -11,6 +11,7 @@ from hush.config import RunConfig
 from hush.errors import UsageError
 from hush.experiment import Experiment, resolve
 from hush.names import pick
+from hush.settings import Span
 
 OF_THE_RUN = ("rounds", "cohort")
 """What can be searched besides the method's settings; the noise is found anew for each."""
@@ -19,6 +20,7 @@ FIXED = ("noise", "trials")
 AUTO = "auto"
 """A ratio that starts from Theorem 2 of Fed-SMP."""
 _RATIO = (0.001, 1.0)
+_WHOLE = (int, int | None)
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,12 @@ def parse_search(texts: list[str], config: RunConfig) -> Space:
         pick({known: None for known in kinds if known not in FIXED}, key, f"setting of {config.method} to search, named")
         if key in config.set or getattr(config, key, None) is not None:
             raise UsageError(f"{key} is set and searched: give one of the two.")
-        space[key] = (
-            Range(*_RATIO, log=True) if (key, words) == ("ratio", AUTO) else _parsed(text, words, kinds[key] in (int, int | None))
-        )
+        space[key] = Range(*_RATIO, log=True) if (key, words) == ("ratio", AUTO) else _parsed(text, words, kinds[key] in _WHOLE)
+    own = resolve(config).method.settings
+    assert own is not None
+    for key in space.keys() & own.known().keys():  # unless another setting that is searched decides
+        if not space.keys() & {when.key for when in own.known()[key].when}:
+            own.refuse_idle(key)
     return space
 
 
@@ -96,11 +101,24 @@ def _parsed(text: str, words: str, whole: bool) -> Range | Choice:
 
 def default_space(asked: RunConfig, experiment: Experiment | None = None) -> Space:
     """What is worth searching for a method, as its settings say, unless the user fixed it."""
-    own = (experiment or resolve(asked)).method.settings
+    experiment = experiment or resolve(asked)
+    own = experiment.method.settings
     assert own is not None
     space: Space = {}
     for key, known in own.known().items():
         span = known.search(own, key) if known.search is not None and own.uses(key) and key not in asked.set else None
-        if span is not None:
-            space[key] = Range(*span)
+        whole = own.kinds()[key] in _WHOLE
+        if span is not None and (span := known.allowed(span, whole)) is not None and _means_something(experiment, key, span):
+            space[key] = Range(*span, whole=whole)
     return space
+
+
+def _means_something(experiment: Experiment, key: str, span: Span) -> bool:
+    """Whether the method takes the setting: one that its function never reads would be refused in every trial."""
+    config = experiment.config
+    try:
+        for value in span[:2]:
+            methods.build(config.method, **{**config.set, key: value})
+    except UsageError:
+        return False
+    return True
