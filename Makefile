@@ -16,7 +16,7 @@ demo: $(VENV)/.ready
 
 # a real federation on this machine: three clients, TLS, a secure sum, and one client that is killed and comes back
 federation: $(VENV)/.ready
-	$(BIN)/python examples/federation.py
+	$(BIN)/python examples/federation/demo.py
 
 test: lint
 	$(BIN)/python -m pytest -n 2

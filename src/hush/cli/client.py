@@ -61,17 +61,17 @@ class Consent:
 
     def __init__(self, policy: object | None) -> None:
         self._policy = policy
-        self._open: dict[bytes, tuple[Agreement, int]] = {}
+        self._open: dict[bytes, tuple[Agreement, int, float]] = {}
         self._said: dict[bytes, bool] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, told: Agreement, number: int) -> bool | str | None:
+    def __call__(self, told: Agreement, number: int, before: float) -> bool | str | None:
         from hush.federation.consent import Policy, words
 
         name = told.proposal.members.names[number]
         if isinstance(self._policy, Policy):
-            objection = self._policy.objection(told)
-            for line in words(told, number):
+            objection = self._policy.objection(told, before)
+            for line in words(told, number, before):
                 _say(name, line)
             _say(name, f"the policy says no: {objection}" if objection else "the policy says yes")
             return objection or True
@@ -79,7 +79,7 @@ class Consent:
         with self._lock:
             if digest in self._said:
                 return self._said[digest] or "its owner said no"
-            self._open[digest] = told, number
+            self._open[digest] = told, number, before
         return None
 
     def ask(self) -> None:
@@ -88,9 +88,9 @@ class Consent:
 
         with self._lock:
             waiting = list(self._open.items())
-        for digest, (told, number) in waiting:
+        for digest, (told, number, before) in waiting:
             say("")
-            for line in words(told, number):
+            for line in words(told, number, before):
                 say(line)
             answer = typer.prompt("Take part? Type yes or no", err=True).strip().lower()
             with self._lock:

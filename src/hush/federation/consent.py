@@ -23,6 +23,8 @@ class Policy:
     epsilon: float = 10.0
     """The greatest, for the whole run."""
     delta: float = 0.01
+    epsilon_in_all: float | None = None
+    """Of all runs that this client ever agreed to, added up."""
     methods: tuple[str, ...] | None = None
     smallest_cohort: int = 3
     participations: int | None = None
@@ -43,7 +45,13 @@ class Policy:
             value = tomllib.loads(read_text(path))
         except tomllib.TOMLDecodeError as error:
             raise DataError(f"{path} is not valid TOML: {error}.") from error
-        kinds: dict[str, Any] = {"epsilon": (int, float), "delta": (int, float), "methods": list, "features": list}
+        kinds: dict[str, Any] = {
+            "epsilon": (int, float),
+            "delta": (int, float),
+            "epsilon_in_all": (int, float),
+            "methods": list,
+            "features": list,
+        }
         kinds |= dict.fromkeys(("smallest_cohort", "participations", "rounds"), int)
         kinds |= dict.fromkeys(("target", "threat", "roster"), str) | {"unproved": bool}
         for key, given in value.items():
@@ -53,8 +61,8 @@ class Policy:
         lists: dict[str, Any] = {key: tuple(value[key]) for key in ("methods", "features") if key in value}
         return Policy(**value | lists)
 
-    def objection(self, told: Agreement) -> str | None:
-        """Why this client does not take part; None where it does."""
+    def objection(self, told: Agreement, before: float = 0.0) -> str | None:
+        """Why this client does not take part, where its runs so far add up to epsilon `before`; None where it does."""
         proof, run = told.proof, told.run
         proved = proof.server if proof is not None else None
         if proved is None and not self.unproved:
@@ -62,6 +70,7 @@ class Policy:
         limits = (
             ("epsilon", proved.epsilon if proved is not None else 0.0, self.epsilon),
             ("delta", proved.delta if proved is not None else 0.0, self.delta),
+            ("epsilon in all runs", before + (proved.epsilon if proved is not None else 0.0), self.epsilon_in_all),
             ("the number of sums that this client is in", told.participations, self.participations),
             ("the number of rounds", run.rounds or 0, self.rounds),
         )
@@ -85,7 +94,7 @@ class Policy:
         return None
 
 
-def words(told: Agreement, me: int) -> list[str]:
+def words(told: Agreement, me: int, before: float = 0.0) -> list[str]:
     """A proposal as its client should read it before it says yes."""
     run, terms, members = told.run, told.terms, told.proposal.members
     message = told.method.uplink(told.proposal.parameters)
@@ -109,11 +118,12 @@ def words(told: Agreement, me: int) -> list[str]:
         f"Protected is {said['protected']}; hidden is {said['hidden']}.",
         f"Against {said['against']}.",
         f"In all rounds together: epsilon {at_least(proved.epsilon)} at delta {at_least(proved.delta, 2)}.",
+        f"You agreed to epsilon {at_least(before)} in earlier runs of this federation, which adds to it." if before else "",
         f"The server: {THREATS[terms.threat]}; at most {terms.corrupted:.0%} of a cohort help it.",
     ]
     if told.proof.server is None:
         lines.append(f"AGAINST THE SERVER NOTHING IS PROVED: {told.proof.no_server}")
-    return lines + [f"Assumed: {line}." for line in proved.assumptions]
+    return [*filter(None, lines), *(f"Assumed: {line}." for line in proved.assumptions)]
 
 
 def _examples(told: Agreement) -> str:

@@ -46,6 +46,11 @@ class Diary:
         self._runs[told.proposal.digest.hex()] = entry | {"roster": told.proposal.members.fingerprint, "over": False}
         self._write()
 
+    @property
+    def epsilon(self) -> float:
+        """What all runs that this client agreed to cost it at most, added up."""
+        return sum(float(entry.get("epsilon") or 0.0) for entry in self._runs.values())
+
     def standing(self, digest: bytes) -> tuple[int, int]:
         """The next round of the secure sum that it may join, and how many it was in."""
         entry = self._runs[digest.hex()]

@@ -35,8 +35,8 @@ from hush.secret import Secret
 KEYS_AHEAD = 64
 """Rounds of the secure sum that a client sends keys for at once."""
 
-Decide = Callable[[Agreement, int], "bool | str | None"]
-"""Whether to take part: True, or why not; None where nobody has said yet."""
+Decide = Callable[[Agreement, int, float], "bool | str | None"]
+"""Whether to take part, as this number, after runs of that epsilon in all: True, or why not; None where nobody has said yet."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Member:
             told = self._understood(proposal)
             number = proposal.members.roster.numbers[self.key]
             if not self._diary.knows(proposal.digest):
-                said = self._decide(told, number)
+                said = self._decide(told, number, self._diary.epsilon)
                 if said is None:
                     return self._write(letter, {"kind": "later"})
                 if said is not True:
