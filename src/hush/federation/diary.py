@@ -35,15 +35,19 @@ class Diary:
         return digest.hex() in self._runs
 
     def agreed(self, told: Agreement) -> None:
-        run = told.run
-        entry = {
+        """This client said yes."""
+        proved = told.proof.server if told.proof is not None else None
+        self._runs[told.proposal.digest.hex()] = {
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "method": run.method,
-            "rounds": run.rounds,
+            "method": told.run.method,
+            "rounds": told.run.rounds,
+            "epsilon": proved.epsilon if proved is not None else None,
+            "delta": told.delta,
+            "roster": told.proposal.members.fingerprint,
             "next_round": 0,
             "opened": 0,
+            "over": False,
         }
-        self._runs[told.proposal.digest.hex()] = entry | {"roster": told.proposal.members.fingerprint, "over": False}
         self._write()
 
     @property
