@@ -142,6 +142,10 @@ class Transform:
         """Client: `[clients, d]` to `[clients, m]`, each row from its own row alone."""
         return x
 
+    def beside(self, x: Tensor, scores: Tensor) -> Tensor:
+        """Client, after `encode`: what local training found out besides the update (`Trained.scores`), where a part sends it."""
+        return x
+
     def cover(self, x: Tensor, rnd: Round, own: OwnSecrets | None) -> Tensor:
         """Client, after `encode`: noise of its own on what it sends."""
         return x
@@ -250,10 +254,10 @@ def is_ours(kind: type) -> bool:
 def bound_after(part: Transform, incoming: Bound) -> Bound:
     """The bound that holds after `part`. One that changes updates and does not itself say what that does to their norm has none.
 
-    A class inherits no promise about an `encode`, `cover` or `unpack` that it overrides, nor, outside Hush, about a `prepare`
-    that tells these what to do.
+    A class inherits no promise about an `encode`, `beside`, `cover` or `unpack` that it overrides, nor, outside Hush, about a
+    `prepare` that tells these what to do.
     """
-    kinds, own = type(part).__mro__, ("encode", "cover", "unpack")
+    kinds, own = type(part).__mro__, ("encode", "beside", "cover", "unpack")
     uses = any(getattr(type(part), name) is not getattr(Transform, name) for name in own)
 
     def changes(kind: type) -> bool:
@@ -292,7 +296,14 @@ class Chain(Transform):
         return x
 
     def send(
-        self, x: Tensor, rnd: Round, keys: Tensor, public: Public, own: OwnSecrets | None, absent: Tensor | None = None
+        self,
+        x: Tensor,
+        rnd: Round,
+        keys: Tensor,
+        public: Public,
+        own: OwnSecrets | None,
+        absent: Tensor | None = None,
+        scores: Tensor | None = None,
     ) -> Tensor:
         """What really leaves the clients: encoded, and covered with noise of their own where a part says so.
 
@@ -301,6 +312,8 @@ class Chain(Transform):
         covered = False
         for part, told in zip(self.parts, public, strict=True):
             x = part.encode(x, rnd, keys, told)
+            if scores is not None:
+                x = part.beside(x, scores)
             if absent is not None and not covered:
                 x = x.masked_fill(absent[:, None], 0)
             covered |= type(part).cover is not Transform.cover
@@ -383,6 +396,8 @@ class Trained(NamedTuple):
 
     updates: Tensor
     losses: Tensor
+    scores: Tensor | None = None
+    """How well the model that came does on examples that a client keeps apart, in [0, 1]: `transforms.Score` sends it, noised."""
 
 
 class LocalUpdate:
@@ -472,7 +487,8 @@ class Method:
         told = replace(rnd, room=self.pipeline.room(None, public))
         trained = self.local(learner, params, data, told, keys, public)
         absent = data.size == 0  # a client without data is as if it were not there: zero-out is just that
-        return self.pipeline.send(trained.updates, rnd, keys, public, data.own, absent if bool(absent.any()) else None), trained
+        nobody = absent if bool(absent.any()) else None
+        return self.pipeline.send(trained.updates, rnd, keys, public, data.own, nobody, trained.scores), trained
 
     def finish(
         self, params: Tensor, total: Tensor, state: State, rnd: Round, public: Public, secret: Secret
@@ -517,7 +533,8 @@ class Method:
 
     def fitted(self, public: int, classes: int) -> Method:
         """The same method with every part told what the task has; the noise takes its scale anew."""
-        return replace(self, pipeline=self.pipeline.told([part.fitted(public, classes) for part in self.pipeline.parts]))
+        told = self.pipeline.told([part.fitted(public, classes) for part in self.pipeline.parts])
+        return self if told is self.pipeline else replace(self, pipeline=told)
 
     def sized(self, dim: int) -> Method:
         """The same method with every part told how many entries reach it; the noise takes its scale anew."""

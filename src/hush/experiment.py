@@ -98,6 +98,8 @@ class Experiment:
 
     def set_up(self, task: Task) -> Run:
         """Everything checked and placed; nothing trained and nothing written."""
+        if self.config.federation is not None:
+            raise UsageError("This is a run of real clients: go on with it by hush server --federation DIR --resume RUN.")
         return assemble(self.config, self.method, task, self.cohort)
 
 
@@ -149,6 +151,8 @@ def _refuse_contradictions(asked: RunConfig) -> None:
         raise UsageError(f"--{idle.replace('_', '-')} goes with --secure.")
     if asked.participations is not None and asked.sampling != "bounded":
         raise UsageError("--participations goes with --sampling bounded.")
+    if asked.federation is not None:
+        raise UsageError("federation names the roster of real clients, which hush server writes down: leave it out.")
     if asked.clients is not None and asked.clients < 1:
         raise UsageError(f"clients must be at least 1, not {asked.clients}.")
 

@@ -128,7 +128,7 @@ def test_a_number_to_come_close_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        ("target = 'y'", UsageError, "train in own.toml: field required"),
+        ("target = 'y'", UsageError, "there must be a test table"),
         ("train = 'a.csv'\ntarget = 'y'", UsageError, "Say which column is the client"),
         ("train = 'a.csv'\ntarget = 'y'\nclient = 'u'\nclases = 2", UsageError, "did you mean 'classes'"),
         ("train = 'a.csv'\ntarget = 'y'\nclient = 'u'\nclasses = 1", UsageError, "with classes = 1 they go from 0 to 0"),

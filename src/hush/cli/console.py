@@ -89,6 +89,8 @@ def figures(record: dict[str, Any]) -> str:
     for on, kind in [told for told in kinds if record.get("_".join(told)) is not None][:1]:
         value = record[f"{on}_{kind}"]
         words.append(f"{on} {100 * value:.1f}%" if kind == "accuracy" else f"{on} loss {value:.4g}")
+    if record.get("clients_accuracy") is not None:
+        words.append(f"clients {100 * record['clients_accuracy']:.0f}%")
     if record.get("epsilon") is not None:
         words.append(f"eps {at_least(record['epsilon'])}")
     words.append(f"{record['uplink_bytes_per_client'] / 1e6:.3g} MB")

@@ -11,7 +11,7 @@ from hush.config import RunConfig
 from hush.core import Method, State, within
 from hush.engines.evaluate import evaluate
 from hush.engines.federation import AmortisedFederation
-from hush.engines.judge import best_by, un_noised, uplink_bytes
+from hush.engines.judge import best_by, score_of_clients, un_noised, uplink_bytes
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
 from hush.local.dp_sgd import DpSgd
@@ -82,6 +82,7 @@ def _judged(run: Run, now: Snapshot, history: History) -> dict[str, Any]:
         "test_loss": figures.loss,
         "test_metrics": figures.metrics or {},
         "per_client": figures.per_client,
+        "clients_accuracy": score_of_clients(run.method, now.state),
         "train_loss": now.train_loss if run.config.diagnostics else None,
         "validation_accuracy": next((r.get("validation_accuracy") for r in reversed(history)), None),
         "validation_metrics": next((r["validation_metrics"] for r in reversed(history) if r.get("validation_metrics")), {}),

@@ -119,6 +119,9 @@ class Watched(Transform):
         self.recorder.encoded(self.index, self.part, x, self.part.unpack(y, rnd, keys, public), public)
         return y
 
+    def beside(self, x: Tensor, scores: Tensor) -> Tensor:
+        return self.part.beside(x, scores)
+
     def cover(self, x: Tensor, rnd: Round, own: OwnSecrets | None) -> Tensor:
         return self.part.cover(x, rnd, own)
 

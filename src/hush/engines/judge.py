@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
+from hush.core import Method, State, within
 from hush.engines.evaluate import evaluate
 from hush.engines.run import Run, Snapshot
 from hush.errors import Diverged
 from hush.privacy.accountant import spent
 from hush.privacy.settle import as_charged
+from hush.transforms import Score
 
 
 def is_judged(run: Run, round: int) -> bool:
@@ -35,6 +38,8 @@ def judge(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
                 record[f"{name}_metrics"] = figures.metrics
             if figures.loss is None and len(examples.x):
                 raise Diverged(f"The model of round {now.round} returns NaN or infinity on the {name} examples: lower lr.")
+    if (score := score_of_clients(run.method, now.state)) is not None:
+        record["clients_accuracy"] = score
     if views := [key for key in un_noised(run) if record.get(key) is not None]:
         record["un_noised"] = views
     record["epsilon"] = None
@@ -45,6 +50,15 @@ def judge(run: Run, now: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
     if judged is not None and judged >= now.best_accuracy:
         now = replace(now, best=model, best_accuracy=judged)
     return now, record
+
+
+def score_of_clients(method: Method, state: State) -> float | None:
+    """How clients judged the model that this round began with, noised as everything of the round is; None where they did not."""
+    for i, part in enumerate(method.pipeline.parts):
+        if isinstance(part, Score):
+            score = float(within(str(i), within("pipeline", state))["accuracy"])
+            return score if math.isfinite(score) else None
+    return None
 
 
 def uplink_bytes(run: Run, now: Snapshot) -> float:

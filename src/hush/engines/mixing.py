@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hush.core import Method, Public, Round, Shard
+from hush.core import Method, Public, Round, Shard, Trained
 from hush.engines.run import Run
 from hush.errors import HushError, UsageError
 from hush.local.flat import FlatModel
@@ -17,10 +17,11 @@ from hush.rows import places
 
 
 def refuse_mixed_rows(
-    method: Method, encoded: Tensor, update: Tensor, rnd: Round, keys: Tensor, public: Public, own: OwnSecrets | None
+    method: Method, encoded: Tensor, one: Trained, rnd: Round, keys: Tensor, public: Public, own: OwnSecrets | None
 ) -> None:
     """Encode one client's update alone, and see that its neighbours made no difference."""
-    alone, row = method.pipeline.send(update, rnd, keys, public, own).double(), encoded.double()
+    alone = method.pipeline.send(one.updates, rnd, keys, public, own, None, one.scores).double()
+    row = encoded.double()
     finite = row[torch.isfinite(row)]
     usual, most = (float(finite.square().mean().sqrt()), float(finite.abs().max())) if len(finite) else (0.0, 0.0)
     least = 1e-3 * usual + 1e-6 * most if encoded.is_floating_point() else 1.0  # rounding may fall to either side of an integer

@@ -52,6 +52,8 @@ class Result:
     stopped: str | None = None
     best_by: str | None = None
     notes: tuple[str, ...] = ()
+    clients_accuracy: float | None = None
+    """How clients judged the model that the last round began with, by `score`: noised, and part of what was proved."""
     test_metrics: dict[str, float | None] = field(default_factory=dict)
     """What the task reports besides loss and accuracy, by name."""
     validation_metrics: dict[str, float | None] = field(default_factory=dict)

@@ -114,14 +114,18 @@ def _contributions(
             tried = (0, len(having) // 2, -1) if rnd.index == 0 else (rnd.index % len(having),) if number == 0 else ()
             for i in sorted({having[i] for i in tried}):
                 one, own = slice(i, i + 1), None if data.own is None else data.own.pick([i])
-                refuse_mixed_rows(run.method, encoded[one], trained.updates[one], rnd, keys[one], public, own)
+                refuse_mixed_rows(run.method, encoded[one], _some(trained, one), rnd, keys[one], public, own)
         if message.integer and encoded.is_floating_point():
             raise UsageError(f"The pipeline of {method.name} promises integers and returns {encoded.dtype}.")
         if run.privacy.apart:  # empty slots held their place, and say nothing
             there = part >= 0
-            encoded, keys, trained = encoded[there], keys[there], Trained(*(t[there] for t in trained))
+            encoded, keys, trained = encoded[there], keys[there], _some(trained, there)
         recorder.trained(trained.updates, trained.losses)
         yield part[part >= 0], encoded, keys
+
+
+def _some(trained: Trained, which: Tensor | slice) -> Trained:
+    return Trained(*(None if values is None else values[which] for values in trained))  # type: ignore[arg-type]
 
 
 def _two_with_data(run: Run, ids: Tensor) -> Tensor | None:

@@ -194,7 +194,7 @@ def refuse_what_cannot_travel(run: RunConfig, clients: int) -> None:
     if run.start != "random":
         raise UsageError(f"--start {run.start} makes layers that every client would have to make as well: use random weights.")
     if run.evaluation not in (None, "central"):
-        raise UsageError("The server judges models on its own examples: leave --evaluation out.")
+        raise UsageError("Clients judge the model under the noise, by --set score=0.3; the server on its own examples.")
     if run.clients is not None and run.clients != clients:
         raise UsageError(f"The roster has {clients:,} clients, not {run.clients:,}: leave --clients out.")
 

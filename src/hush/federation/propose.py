@@ -36,7 +36,7 @@ INSECURE = "letters travelled without TLS and node authentication (--insecure): 
 def resolved(asked: RunConfig, members: Members) -> Experiment:
     """The run as it is proposed: every default filled in, the sum secure, everybody of the roster a client."""
     clients = len(members.cards)
-    told = replace(asked, secure=True, clients=clients, federation=members.fingerprint, diagnostics=False)
+    told = replace(asked, secure=True, clients=clients, diagnostics=False)
     if asked.sampling is None:
         told = replace(told, sampling="rotation")
     if asked.cohort is None and told.sampling == "rotation":
@@ -45,7 +45,7 @@ def resolved(asked: RunConfig, members: Members) -> Experiment:
         raise UsageError("--chunk and --memory are about clients that are simulated side by side: leave them out.")
     experiment = resolve(told)
     refuse_what_cannot_travel(experiment.config, clients)
-    return experiment
+    return replace(experiment, config=replace(experiment.config, federation=members.fingerprint))
 
 
 def task_of(experiment: Experiment, data_dir: Path | None) -> Task:

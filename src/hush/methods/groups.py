@@ -77,6 +77,8 @@ class ServerStep(Settings):
 _CLIP = "the most that a client's update (a record's gradient, where records are protected) may weigh, in L2"
 _QUANTILE = "let the clip follow this quantile of the norms, by a noised bit that the plan pays for"
 
+_SCORE = "clients judge the model on a tenth of their own, in one more entry of this share of the clip, under the same noise"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Noised(Settings):
@@ -91,6 +93,7 @@ class Clipped(Noised, LocalTraining):
     """Clipped updates of clients, under noise."""
 
     clip_quantile: float | None = setting(None, _QUANTILE, "(0, 1)", unset="fixed")
+    score: float = free(0.0, _SCORE, "[0, 1]", when=only_with("clip_quantile", None))
 
 
 @dataclass(frozen=True, kw_only=True)

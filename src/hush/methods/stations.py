@@ -10,6 +10,7 @@ from hush.local.as_written import AsWritten
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import ClipRule, CoordinateClip, L2Clip
 from hush.local.saliency import Saliency
+from hush.local.scored import Scored
 from hush.local.sgd import Sgd
 from hush.local.weigh import Weigh
 from hush.methods import groups
@@ -28,6 +29,7 @@ from hush.transforms import (
     Noise,
     RandK,
     Rotate,
+    Score,
     TopK,
 )
 from hush.transforms.modulo import grid_bits
@@ -42,7 +44,9 @@ def local_training(s: groups.LocalTraining) -> LocalUpdate:
     local: LocalUpdate = sgd(s)
     if s.sparsity:
         local = Saliency(local, s.sparsity)
-    return Weigh(local, s.weight_cap) if s.weight_cap is not None else local
+    if s.weight_cap is not None:
+        local = Weigh(local, s.weight_cap)
+    return Scored(local) if isinstance(s, groups.Clipped) and s.score else local
 
 
 def sgd(s: groups.LocalTraining) -> Sgd:
@@ -127,7 +131,7 @@ def public_top_k(s: groups.PublicMask, training: groups.LocalTraining, by_salien
 def clipping(s: groups.Clipped) -> Transform:
     """A fixed clip, or one that starts there and follows that quantile of the clients' norms, at the price of a noisy bit."""
     if s.clip_quantile is None:
-        return Clip(s.clip)
+        return chain(Clip(s.clip), Score(s.score)) if s.score else Clip(s.clip)
     if s.weight_cap is not None:
         raise UsageError("weight_cap goes with a fixed clip: updates that were weighed after clipping say nothing of the norms.")
     return AdaptiveClip(s.clip, s.clip_quantile)

@@ -258,7 +258,9 @@ def find_noise(method: Method, as_written: bool = False) -> tuple[Noise, Bound]:
             "Keep one: DpSgd(noise=0.0), or a pipeline without noise.",
         )
     for part in parts[noises[0] + 1 :]:
-        if any(getattr(type(part), name) is not getattr(Transform, name) for name in ("encode", "cover", "unpack", "decode")):
+        if any(
+            getattr(type(part), name) is not getattr(Transform, name) for name in ("encode", "beside", "cover", "unpack", "decode")
+        ):
             raise NoGuarantee(
                 f"{type(part).__name__} stands after the noise, so it changes updates after they were clipped.",
                 "Put Clip and then Gaussian last in the chain.",

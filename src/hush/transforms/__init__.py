@@ -8,6 +8,7 @@ from hush.transforms.modulo import Modulo
 from hush.transforms.noise import ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
 from hush.transforms.quantize import BinomialMechanism, Quantize
 from hush.transforms.rotate import Rotate
+from hush.transforms.score import Score
 from hush.transforms.sketch import CountSketch
 from hush.transforms.sparsify import RandK, TopK
 
@@ -28,5 +29,6 @@ __all__ = [
     "Quantize",
     "RandK",
     "Rotate",
+    "Score",
     "TopK",
 ]
