@@ -114,6 +114,8 @@ class RemoteFederation(Remote):
         self._keys = members.roster.clients
         self._ahead: _Ahead | None = None
         self._sent = self._received = 0
+        self.opened: ServerRound | None = None
+        """The last round of the secure sum that was opened."""
         self.attempts = 0
         """Rounds of the secure sum that were begun, those that broke off included."""
 
@@ -191,6 +193,7 @@ class RemoteFederation(Remote):
                 openings = current.advance()
         except Aborted as reason:
             return None, charges, str(reason)
+        self.opened = current
         return current.signed_total, charges, ""
 
     def _open(self, asked: Iterable[int]) -> ServerRound:

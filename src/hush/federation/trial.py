@@ -32,7 +32,7 @@ def make(place: Path, clients: int, asked: RunConfig, data_dir: Path | None, ins
     if asked.data.endswith(".toml"):
         raise UsageError("A trial deals a data set of hush data to its clients; your own tables belong to real ones.")
     server = ServerFolder.init(place / "server", "trial", f"127.0.0.1:{_free_port()}", insecure)
-    dealt = resolve(replace(asked, clients=clients, cohort=None)).task(data_dir).train
+    dealt = resolve(replace(asked, secure=True, clients=clients, cohort=float(clients), sampling="rotation")).task(data_dir).train
     for number in range(clients):
         own = ClientFolder.enroll(folder_of(place, number), server.path / INVITATION, f"client-{number}")
         shard = dealt.shard(torch.tensor([number]))
