@@ -1,12 +1,13 @@
 """Flower's own way beside ours: FedAvg over three clients on digits, as its tutorials write it; and `hush federation local`.
 
-    python bench/flower_stock.py            # lines that a user writes, bytes that a client sends, seconds a round; about three minutes
+    python bench/flower_stock.py          # lines that a user writes, bytes that a client sends, seconds a round; three minutes
 
 Both run on this machine, with Flower's real processes. Flower's has no noise, no secure sum, no TLS and no authentication.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -124,7 +125,7 @@ def stock(place: Path) -> list[float]:
             for one in started:
                 process.stop(one)
     times = [float(found) for found in re.findall(r"STOCK \d+ ([\d.]+)", done.stdout)]
-    return [b - a for a, b in zip(times, times[1:], strict=False)]
+    return [after - before for before, after in itertools.pairwise(times)]
 
 
 def ours(place: Path) -> tuple[list[float], float]:
@@ -145,12 +146,9 @@ def main() -> None:
     lines = sum(len(text.strip().splitlines()) for text in (PROJECT, MODEL, CLIENT, SERVER))
     parameters = 64 * 64 + 64 + 64 * 10 + 10
     print(f"lines a user writes: Flower {lines}, Hush 0 (seven commands)")
-    print(
-        f"bytes a client sends in a round: Flower {4 * parameters:,} (float32), Hush {sent:,.0f} (24 bits, keys and shares included)"
-    )
-    print(
-        f"seconds a round: Flower {['%.1f' % s for s in theirs]}, Hush {['%.1f' % s for s in own]} (the first with the enrolment)"
-    )
+    print(f"bytes a client sends in a round: Flower {4 * parameters:,} (float32), Hush {sent:,.0f} (24 bits, with keys and shares)")
+    print("seconds a round: Flower", *(f"{s:.1f}" for s in theirs))
+    print("seconds a round: Hush", *(f"{s:.1f}" for s in own), "(the first with the enrolment)")
 
 
 if __name__ == "__main__":

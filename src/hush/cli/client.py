@@ -40,6 +40,7 @@ def client(
     folders = [ClientFolder.of(path) for path in federation]
     if len({folder.invitation.server for folder in folders}) > 1:
         raise UsageError("These clients belong to different federations: start a process for each.")
+    locks = [folder.lock() for folder in folders]
     consent = Consent(Policy.read(policy) if policy is not None else None)
     members = []
     for folder, source in zip(folders, data, strict=True):
@@ -50,6 +51,8 @@ def client(
         while not heard() and not (once and all(member.over.is_set() for member in members)):
             consent.ask()
             time.sleep(0.2)
+    for lock in locks:
+        lock.close()
 
 
 def _say(name: str, line: str) -> None:

@@ -24,7 +24,7 @@ class Policy:
     """The greatest, for the whole run."""
     delta: float = 0.01
     epsilon_in_all: float | None = None
-    """Of all runs that this client ever agreed to, added up."""
+    """Of all runs that this client ever agreed to, added up; as much as for one, unless it is said."""
     methods: tuple[str, ...] | None = None
     smallest_cohort: int = 3
     participations: int | None = None
@@ -38,6 +38,10 @@ class Policy:
     """The roster's fingerprint."""
     unproved: bool = False
     """Also where nothing is proved: for trials on data that need no protection."""
+
+    @property
+    def _in_all(self) -> float:
+        return self.epsilon if self.epsilon_in_all is None else self.epsilon_in_all
 
     @staticmethod
     def read(path: Path) -> Policy:
@@ -70,7 +74,7 @@ class Policy:
         limits = (
             ("epsilon", proved.epsilon if proved is not None else 0.0, self.epsilon),
             ("delta", proved.delta if proved is not None else 0.0, self.delta),
-            ("epsilon in all runs", before + (proved.epsilon if proved is not None else 0.0), self.epsilon_in_all),
+            ("epsilon in all runs", before + (proved.epsilon if proved is not None else 0.0), self._in_all),
             ("the number of sums that this client is in", told.participations, self.participations),
             ("the number of rounds", run.rounds or 0, self.rounds),
         )

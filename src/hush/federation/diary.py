@@ -6,6 +6,7 @@ It is written before a word of it leaves: a client that is killed and started ag
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -55,10 +56,20 @@ class Diary:
         """What all runs that this client agreed to cost it at most, added up."""
         return sum(float(entry.get("epsilon") or 0.0) for entry in self._runs.values())
 
-    def standing(self, digest: bytes) -> tuple[int, int]:
-        """The next round of the secure sum that it may join, and how many it was in."""
-        entry = self._runs[digest.hex()]
-        return int(entry["next_round"]), int(entry["opened"])
+    def standing(self, told: Agreement) -> tuple[int, int]:
+        """The next round of the secure sum that it may join, and how many it was in: by the ledger, where that knows of more.
+
+        A diary may have been restored from an old copy; of its ledger this machine remembers the last entry.
+        """
+        entry = self._runs[told.proposal.digest.hex()]
+        opened = int(entry["opened"])
+        if told.own_plan is not None and self._ledger_path.exists():
+            ledger = Ledger(self._ledger_path, own=True)
+            try:
+                opened = max(opened, self._account(ledger, told).charges)
+            finally:
+                ledger.close()
+        return int(entry["next_round"]), opened
 
     def note(self, digest: bytes, next_round: int, opened: int) -> None:
         self._change(digest, next_round=next_round, opened=opened)
@@ -73,7 +84,7 @@ class Diary:
             return
         ledger = Ledger(self._ledger_path, own=True)
         try:
-            self._account(ledger, told).charge(round, "opened")
+            self._account(ledger, told).charge(round, os.urandom(8).hex())  # whatever the diary says: one more
         finally:
             ledger.close()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from hush.errors import DataError, UsageError
 from hush.federation.keys import make_authority, make_node_key, read_secret, write_secret
@@ -136,6 +138,16 @@ class ClientFolder:
         if not (path / "card.json").is_file() or not (path / _SECRET).is_file():
             raise UsageError(f"{path} is not a client's folder: hush federation enroll makes one.")
         return ClientFolder(path)
+
+    def lock(self) -> IO[bytes]:
+        """While this is open nobody else answers for this client: two would count apart."""
+        held = (self.path / "lock").open("wb")
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            held.close()
+            raise UsageError(f"Another hush client answers for {self.path} already.") from None
+        return held
 
     @property
     def identity(self) -> Identity:

@@ -127,7 +127,7 @@ class Member:
 
     def _join(self, told: Agreement, number: int) -> Joined:
         known = self._diary.knows(told.proposal.digest)
-        next_round, opened = self._diary.standing(told.proposal.digest) if known else (0, 0)
+        next_round, opened = self._diary.standing(told) if known else (0, 0)
         run = told.run
         task = task_of(told.proposal, self._source)
         placed = place_data(task, pick_device("auto"), getattr(torch, run.dtype), apart=True)
@@ -172,7 +172,8 @@ class Member:
                 why.append(str(error))
         digest = joined.told.proposal.digest
         if joined.client.opened > before:  # on disk, and paid for, before the server can open anything
-            self._diary.charge(joined.told, joined.client.opened)
+            self._diary.charge(joined.told, joined.client.next_round)
+            self._say(f"takes part in the opening of sum {joined.client.opened} of at most {joined.told.participations}")
         self._diary.note(digest, joined.client.next_round, joined.client.opened)
         for line in filter(None, why):
             self._say(f"refused: {line}")
