@@ -54,6 +54,10 @@ class Carrier(Protocol):
         """Answers that came, at the latest after `timeout` seconds."""
         ...
 
+    def lost(self) -> set[str]:
+        """The names of letters that nobody will answer any more, as far as is known: they came back, or whoever had them is gone."""
+        ...
+
 
 @dataclass
 class Standing:
@@ -339,6 +343,8 @@ class RemoteFederation(Remote):
                     number, answer = found
                     answers[number] = answer
                     self._sent += len(raw)
+            for name in self.carrier.lost() & waiting.keys():
+                del waiting[name]
             spent = time.monotonic() - began
             if good is None and enough(set(answers)):
                 good = spent

@@ -48,6 +48,9 @@ class SuperLink:
         self._link: socket.socket | None = None
         self._sending = threading.Lock()
         self._number = 0
+        self._pushed: dict[int, set[str]] = {}
+        """The names of the letters in each bundle that is on its way."""
+        self._lost: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._superlink: subprocess.Popen[bytes] | None = None
         self._closing = False
         self._asking: dict[str, int] = {}
@@ -156,15 +159,18 @@ class SuperLink:
                 head, body = frame
                 if "nodes" in head:
                     self._nodes = set(head["nodes"])
-                elif "error" not in head:
-                    for raw in unbundle(body):
-                        self._heard(raw)
+                else:
+                    answers = [] if "error" in head else unbundle(body)
+                    answered = {name for raw in answers if (name := self._heard(raw)) is not None}
+                    for name in self._pushed.pop(head["id"], set()) - answered:
+                        self._lost.put(name)
         except (OSError, ValueError, KeyError):
             pass
         self._nodes = set()
         self._link = None
 
-    def _heard(self, raw: bytes) -> None:
+    def _heard(self, raw: bytes) -> str | None:
+        """Keep an answer; which letter it answers."""
         try:
             key = written.claimed_key(raw)
             if key in self._members.roster.numbers:
@@ -173,8 +179,10 @@ class SuperLink:
                     self._answers.put(raw)
                 elif (node := self._asking.get(str(answer.head.get("re")))) is not None:
                     self._clients[key] = node
+                return str(answer.head.get("re"))
         except BadLetter:
-            return
+            pass
+        return None
 
     def _supervise(self) -> None:
         """Start again what has ended."""
@@ -216,6 +224,7 @@ class SuperLink:
         if link is None:
             return
         self._number += 1
+        self._pushed[self._number] = {written.name_of(letter) for letter in letters}
         try:
             with self._sending:
                 frames.send(link, {"id": self._number, "node": node, "ttl": ttl}, bundle(letters))
@@ -230,6 +239,9 @@ class SuperLink:
                 found.append(self._answers.get_nowait())
         except queue.Empty:
             return found
+
+    def lost(self) -> set[str]:
+        return {self._lost.get() for _ in range(self._lost.qsize())}
 
     def close(self) -> None:
         """End everything that was started here."""
