@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from hush.config import RunConfig
+from hush.engines.flower.process import naming
 from hush.federation import trial
 
 CLIENTS = 3
@@ -52,9 +53,8 @@ def main() -> None:
                 process.wait(timeout=60)
     subprocess.run([*HUSH, "certify", str(place / "run")], check=True)
     compare(place)
-    left = subprocess.run(["pgrep", "-f", str(place)], capture_output=True, text=True, check=False).stdout.split()
-    left = [pid for pid in left if int(pid) != os.getpid()]
-    print(f"Left behind: {' '.join(left) or 'nobody'}. It took {time.monotonic() - began:.0f} s.")
+    left = ", ".join(f"process {pid}" for pid in naming(place))
+    print(f"Left behind: {left or 'nobody'}. It took {time.monotonic() - began:.0f} s.")
 
 
 def start(place: Path, number: int) -> subprocess.Popen[bytes]:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -168,7 +167,7 @@ def test_the_same_bits_as_simulation_through_real_processes_whatever_else_knocks
             assert b'"kind": "answers"' not in bytes.fromhex(replayed)
         assert seen["flooded"] == 200
         assert secrets[:32] not in answer.encode()
-    assert not subprocess.run(["pgrep", "-f", str(place)], capture_output=True, check=False).stdout
+    assert not process.naming(place)
 
 
 def flowers_own(seen: dict) -> set[str]:

@@ -55,7 +55,7 @@ class Carrier(Protocol):
         ...
 
     def lost(self) -> set[str]:
-        """The names of letters that nobody will answer any more, as far as is known: they came back, or whoever had them is gone."""
+        """The names of letters that nobody will answer any more, as far as is known."""
         ...
 
 

@@ -64,22 +64,48 @@ def stop(process: subprocess.Popen[bytes] | None) -> None:
     """End it and all that it started."""
     if process is None:
         return
+    family = _descendants(process.pid)  # Flower's apps are sessions of their own
     for how in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, how)
+        family |= _descendants(process.pid)
+        for pid in (process.pid, *family):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, how)
         until = time.monotonic() + _STOPPING
         while time.monotonic() < until:
-            if process.poll() is not None and not _left(process.pid):
+            if process.poll() is not None and not any(map(_lives, family)):
                 return
             time.sleep(0.05)
 
 
-def _left(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+def _descendants(pid: int) -> set[int]:
+    """Everybody whom this process started, and whom they did. (By /proc: elsewhere than on Linux none are known.)"""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                parents[int(stat.parent.name)] = int(parent)
+    found, new = set[int](), {pid}
+    while new:
+        new = {child for child, parent in parents.items() if parent in new} - found
+        found |= new
+    return found
+
+
+def naming(place: Path) -> list[int]:
+    """The processes whose command names a place: who was left behind."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(place).encode() in command.read_bytes() and int(command.parent.name) != os.getpid():
+                found.append(int(command.parent.name))
+    return found
+
+
+def _lives(pid: int) -> bool:
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def _become() -> None:

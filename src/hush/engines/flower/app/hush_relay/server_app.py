@@ -1,5 +1,6 @@
 """At the server: bundles from its socket to nodes, and what they answer back; and which nodes are there."""
 
+import os
 import select
 import socket
 import time
@@ -28,8 +29,8 @@ def relay(grid: Grid, context: Context) -> None:
                     frames.send(link, {"nodes": nodes})
             if select.select([link], [], [], 0.1)[0]:
                 frame = frames.receive(link)
-                if frame is None:
-                    return
+                if frame is None:  # whoever it relayed for is gone, and with it all that Flower would report to
+                    os._exit(0)
                 head, bundle = frame
                 raw = np.frombuffer(bundle, dtype=np.uint8)
                 content = RecordDict({"letters": ArrayRecord({"bundle": Array(raw)})})
