@@ -53,7 +53,7 @@ def main() -> None:
                 process.wait(timeout=60)
     subprocess.run([*HUSH, "certify", str(place / "run")], check=True)
     compare(place)
-    left = ", ".join(f"process {pid}" for pid in naming(place))
+    left = ", ".join(f"process {pid}" for pid in {*naming(str(place)), *naming("/hush-server-"), *naming("/hush-client-")})
     print(f"Left behind: {left or 'nobody'}. It took {time.monotonic() - began:.0f} s.")
 
 

@@ -167,7 +167,8 @@ def test_the_same_bits_as_simulation_through_real_processes_whatever_else_knocks
             assert b'"kind": "answers"' not in bytes.fromhex(replayed)
         assert seen["flooded"] == 200
         assert secrets[:32] not in answer.encode()
-    assert not process.naming(place)
+    assert not process.naming(str(place))
+    assert not process.naming(str(carrier._place))
 
 
 def flowers_own(seen: dict) -> set[str]:

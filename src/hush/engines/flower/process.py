@@ -92,13 +92,14 @@ def _descendants(pid: int) -> set[int]:
     return found
 
 
-def naming(place: Path) -> list[int]:
-    """The processes whose command names a place: who was left behind."""
+def naming(text: str) -> list[int]:
+    """The processes whose command or environment has `text` in it: who was left behind."""
     found = []
-    for command in Path("/proc").glob("[0-9]*/cmdline"):
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if str(place).encode() in command.read_bytes() and int(command.parent.name) != os.getpid():
-                found.append(int(command.parent.name))
+            told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            if text.encode() in told and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
     return found
 
 
