@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -62,6 +63,12 @@ class Policy:
             pick(dict.fromkeys(f.name for f in fields(Policy)), key, f"key in {path.name}")
             if not isinstance(given, kinds[key]) or isinstance(given, bool) != (key == "unproved"):
                 raise UsageError(f"{key} in {path.name} cannot be {given!r}.")
+            if isinstance(given, float) and math.isnan(given):
+                raise UsageError(f"{key} in {path.name} cannot be {given!r}: it would limit nothing.")
+            if isinstance(given, list) and not all(isinstance(one, str) for one in given):
+                raise UsageError(f"{key} in {path.name} cannot be {given!r}.")
+        if "threat" in value:
+            pick(THREATS, value["threat"], f"threat in {path.name}")
         lists: dict[str, Any] = {key: tuple(value[key]) for key in ("methods", "features") if key in value}
         return Policy(**value | lists)
 

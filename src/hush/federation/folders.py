@@ -65,7 +65,8 @@ class ServerFolder:
         if not insecure:
             make_authority(path, name, host)
         ca = "" if insecure else (path / "ca.crt").read_text()
-        invitation = Invitation(name, f"{host}:{port}", identity.public, ca, insecure)
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"  # IPv6
+        invitation = Invitation(name, where, identity.public, ca, insecure)
         (path / INVITATION).write_text(invitation.to_json())
         folder = ServerFolder(path)
         folder._write_roster(Members(identity.public, ()))
@@ -73,7 +74,7 @@ class ServerFolder:
 
     @staticmethod
     def of(path: Path) -> ServerFolder:
-        if not (path / INVITATION).is_file() or not (path / _SECRET).is_file():
+        if not (path / _ROSTER).is_file() or not (path / _SECRET).is_file():  # a client has an invitation, too
             raise UsageError(f"{path} is not a server's folder: hush federation init {path} makes one.")
         return ServerFolder(path)
 

@@ -76,7 +76,7 @@ def read(letter: bytes, sender: bytes) -> Letter:
         head = json.loads(body[start : start + length])
         lengths = head.pop("lengths")
         whole = isinstance(lengths, list) and len(lengths) <= MOST_PIECES and all(type(n) is int and n >= 0 for n in lengths)
-    except (ValueError, KeyError, AttributeError, RecursionError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise BadLetter("A letter does not begin with what Hush writes.") from None
     rest = body[start + length :]
     if not whole or sum(lengths) != len(rest):

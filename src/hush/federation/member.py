@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,9 +98,11 @@ class Member:
         """Yes, with keys for the rounds to come; no, and why; or later."""
         if not letter.pieces:
             raise BadLetter("A proposal is missing.")
-        proposal = Proposal.read(_text(letter.pieces[0]))
+        with _told_to_both():
+            proposal = Proposal.read(_text(letter.pieces[0]))
         if self._joined is None or self._joined.told.proposal.digest != proposal.digest:
-            told = self._understood(proposal)
+            with _told_to_both():
+                told = self._understood(proposal)
             number = proposal.members.roster.numbers[self.key]
             if not self._diary.knows(proposal.digest):
                 said = self._decide(told, number, self._diary.epsilon)
@@ -109,7 +112,7 @@ class Member:
                     return self._write(letter, {"kind": "no", "why": str(said)})
             try:
                 joined = self._join(told, number)
-            except HushError as error:
+            except Exception as error:  # whatever it is, it may be about the data
                 self._say(f"the data cannot be used: {error}")
                 return self._write(letter, {"kind": "no", "why": "its data are not such as the proposal describes"})
             if not self._diary.knows(proposal.digest):
@@ -243,6 +246,19 @@ class Member:
 
     def _write(self, letter: Letter, head: dict[str, Any], pieces: list[bytes] | None = None) -> bytes:
         return letters.write(self._identity, head | {"re": letter.name, "key": self.key.hex()}, pieces or [])
+
+
+@contextmanager
+def _told_to_both() -> Iterator[None]:
+    """What is wrong with a proposal, of which nothing is about this client's data, is a refusal that the server reads, too."""
+    try:
+        yield
+    except BadLetter:
+        raise
+    except HushError as error:
+        raise UsageError(str(error)) from error
+    except Exception as error:
+        raise UsageError(f"The proposal makes no sense here: {type(error).__name__}.") from error
 
 
 def _text(piece: bytes) -> str:

@@ -203,7 +203,7 @@ def _here(run: RunConfig, own_code: str | None) -> str:
     """The method by the name under which it is found on this machine."""
     name = run.method
     if is_in_file(name) or run.code is not None:
-        there, _, parts = name.partition("+")
+        there, _, parts = shown(name).partition("+")  # at the server it is a path, and what clients read is not
         if own_code is None or shown(own_code) != there:
             raise UsageError(f"The server proposes a method of its own, {there}: give the same file here (--code FILE.py:NAME).")
         if (code := code_of("hush.methods", own_code)) != run.code:

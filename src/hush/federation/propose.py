@@ -122,7 +122,7 @@ def ready(
         task = replace(task, caveats=(*task.caveats, INSECURE))
     federation = remote(proposal)
     run = assemble(experiment.config, experiment.method, task, experiment.cohort, federation)
-    own = proposal.run.method if proposal.run.code is not None else None
+    own = proposal.run.method.partition("+")[0] if proposal.run.code is not None else None
     if agree(proposal, own).terms.digest != federation.terms.digest:
         raise UsageError("Clients would derive other terms from this run than the server has: it cannot be proposed.")
     return run, federation

@@ -1,0 +1,366 @@
+"""Consent: what a client is told, what its policy says, and what it refuses whoever asks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hush.errors import HushError
+from hush.federation import letters
+from hush.federation.consent import Policy, words
+from hush.federation.folders import ClientFolder, ServerFolder
+from hush.federation.member import Member
+from hush.federation.members import Card, Members
+from hush.federation.proposal import Agreement, Proposal, agree
+from hush.privacy.guarantee import at_least
+from hush.secagg.identity import Identity
+from tests.federation.conftest import MakeWorld
+from tests.federation.world import Clock, World, changed
+
+OWN = """
+from hush.methods import dp_fedavg, method
+
+@method("mine", dp_fedavg.settings)
+def mine(s):
+    "A method of one's own."
+    return dp_fedavg.make(s)
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Nobody changes it: each test makes members of its own."""
+    return World(place=tmp_path_factory.mktemp("consent") / "world", clock=Clock(), config={"rounds": 3})
+
+
+@pytest.fixture(scope="module")
+def told(made: World) -> Agreement:
+    return agree(made.proposal)
+
+
+# -- the policy --------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_inside_a_policy_is_agreed_to(told: Agreement) -> None:
+    assert Policy().objection(told) is None
+
+
+def around(told: Agreement) -> dict[str, tuple[Any, Any, str]]:
+    """For each key a value that allows this run, one that does not, and a word of the objection."""
+    assert told.proof is not None
+    assert told.proof.server is not None
+    epsilon, roster = told.proof.server.epsilon, told.proposal.members.fingerprint
+    return {
+        "epsilon": (epsilon, epsilon * 0.999, "epsilon would be"),
+        "delta": (told.proof.server.delta, told.proof.server.delta * 0.999, "delta would be"),
+        "methods": (("skellam", "dp-fedavg"), ("skellam",), "the method would be dp-fedavg"),
+        "smallest_cohort": (4, 5, "over 4 clients, and 5 are the fewest"),
+        "participations": (3, 2, "sums that this client is in would be 3"),
+        "rounds": (3, 2, "rounds would be 3"),
+        "features": (("x", "z"), ("z",), "a column that is read would be x"),
+        "target": ("y", "income", "the target would be y"),
+        "threat": ("curious", "malicious", "threat that the sum is safe from would be curious"),
+        "roster": (roster, roster[::-1], "fingerprint would be"),
+    }
+
+
+def test_every_key_of_a_policy_says_yes_on_one_side_and_no_on_the_other(told: Agreement, tmp_path: Path) -> None:
+    cases = around(told)
+    assert set(cases) == set(Policy.__dataclass_fields__)
+    path = tmp_path / "policy.toml"
+    for key, (inside, outside, why) in cases.items():
+        for value, objects in ((inside, False), (outside, True)):
+            path.write_text(f"{key} = {json.dumps(value)}\n")
+            objection = Policy.read(path).objection(told)
+            assert (objection is not None) == objects, key
+            assert objection is None or why in objection
+
+
+def test_a_run_without_a_proof_is_objected_to_whatever_else_it_is(made: World) -> None:
+    for change in ({"noise_seed": 3}, {"noise": 0.0, "set": dict(made.proposal.run.set) | {"noise": 0.0}}):
+        try:
+            told = agree(changed(made.proposal, **change))
+        except HushError:
+            continue
+        assert "nothing is proved against the server" in str(Policy(epsilon=1e9).objection(told))
+
+
+def test_a_table_of_which_all_columns_are_read_needs_a_policy_that_names_none(made: World, told: Agreement) -> None:
+    everything = replace(told, proposal=replace(made.proposal, examples=replace(made.proposal.examples, features=None)))
+    assert Policy().objection(everything) is None
+    assert "(all columns)" in str(Policy(features=("x",)).objection(everything))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "epsilon = 'ten'",
+        "epsilon = true",
+        "methods = 'dp-fedavg'",
+        "rounds = 2.5",
+        "target = 3",
+        "epsilom = 3",
+        "epsilon = ",
+        "[a]\nb=1",
+    ],
+)
+def test_a_policy_that_cannot_be_meant_is_one_sentence(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(HushError, match=r"policy\.toml"):
+        Policy.read(path)
+
+
+@pytest.mark.parametrize("text", ["epsilon = nan", "threat = 'malicous'", "methods = [1]"])
+def test_a_policy_that_limits_nothing_by_mistake_is_refused(text: str, tmp_path: Path) -> None:
+    """No number is greater than nan, and only one word means anything as a threat."""
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(HushError, match=r"policy\.toml"):
+        Policy.read(path)
+
+
+# -- words -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_reads_what_it_says_yes_to(made: World, told: Agreement) -> None:
+    said = "\n".join(words(told, 2))
+    assert told.proof is not None
+    assert told.proof.server is not None
+    server = told.proof.server
+    assert f"epsilon {at_least(server.epsilon)} at delta {at_least(server.delta, 2)}" in said
+    assert "in at most 3 sums, of at least 4 clients each" in said
+    assert f"the fingerprint {made.proposal.members.fingerprint}, has 4 clients: client-0, client-1, client-2, client-3" in said
+    assert "You are client-2." in said
+    assert "dp-fedavg trains" in said
+    assert f"({made.proposal.parameters:,} parameters) in 3 rounds" in said
+    assert "Protected is" in said
+    assert "learned: y" in said
+    assert "Assumed: " in said
+
+
+def test_where_nothing_is_proved_the_words_shout_it(made: World) -> None:
+    said = "\n".join(words(agree(changed(made.proposal, noise_seed=1)), 0))
+    assert "NOTHING IS PROVED" in said
+    assert "epsilon" not in said
+
+
+# -- what a client refuses ---------------------------------------------------------------------------------------------------------
+
+
+def asked(world: World, proposal: Proposal | str, decide: Any = None, number: int = 0) -> tuple[letters.Letter, list[Agreement]]:
+    """A client's answer to a proposal, and what it was asked to decide."""
+    seen: list[Agreement] = []
+
+    def decided(told: Agreement, me: int) -> Any:
+        seen.append(told)
+        return True if decide is None else decide
+
+    world.members[number] = world.member(number, decide=decided)
+    text = proposal if isinstance(proposal, str) else proposal.to_json()
+    return world.propose(number, text), seen
+
+
+def refuses(world: World, proposal: Proposal | str, why: str) -> None:
+    """It says no with a sentence, asks nobody, and remembers nothing."""
+    answer, seen = asked(world, proposal)
+    assert answer.head["kind"] == "refused"
+    assert why in answer.head["why"]
+    assert not answer.pieces
+    assert not seen
+    assert any(why in line for line in world.heard), "both sides are told"
+
+
+def test_another_servers_key_is_refused(made: World) -> None:
+    other = Members(Identity.generate().public, made.proposal.members.cards)
+    refuses(made, replace(made.proposal, members=other), "another server than the one that invited")
+
+
+def test_a_roster_without_this_client_is_refused(made: World) -> None:
+    others = made.proposal.members.cards[1:]
+    stranger = Card("client-9", Identity.generate().public, "")
+    refuses(made, replace(made.proposal, members=Members(made.proposal.members.server, (*others, stranger))), "not in the roster")
+
+
+def test_another_version_is_refused(made: World) -> None:
+    refuses(made, replace(made.proposal, hush="0.0.1"), "The server runs Hush 0.0.1")
+    refuses(made, replace(made.proposal, format=2), "format 2")
+
+
+@pytest.mark.parametrize(
+    "garble",
+    [
+        lambda text: text + " ",
+        lambda text: text.replace(":", ": ", 1),
+        lambda text: json.dumps(json.loads(text), sort_keys=True),
+        lambda text: json.dumps(json.loads(text), separators=(",", ":")).replace('{"', '{"zzz":1,"', 1),
+        lambda text: text.replace('"rounds":3', '"rounds":3.0'),
+        lambda text: text.replace('"parameters":', '"parameters":1,"parameters":'),
+        lambda text: text.replace('"format":1', '"format":true'),
+        lambda text: text[:-1],
+        lambda text: "[]",
+        lambda text: "",
+        lambda text: text.replace('"examples":{', '"examples":{"shape":null,"mine":1,'),
+        lambda text: text.replace('"parameters":', '"parameters":"x","p":'),
+        lambda text: text.replace('"clients":[', '"clients":[5,'),
+    ],
+)
+def test_a_proposal_that_is_not_written_in_the_one_way_is_refused(made: World, garble: Any) -> None:
+    text = made.proposal.to_json()
+    assert garble(text) != text
+    refuses(made, garble(text), "")
+
+
+ODD: tuple[Any, ...] = (None, -1, 0, 2**70, 1.5, "x", "", [], {}, [None], True, [["a"]], -0.0, "\0")
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where anything stands in JSON."""
+    if isinstance(value, dict | list):
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        return [*([path] if path else []), *(place for key, one in inner for place in places(one, (*path, key)))]
+    return [path]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_a_proposal_says_a_client_answers_or_refuses(made: World, data: st.DataObject) -> None:
+    """Signed by its own server, in the one way; each word of it another."""
+    value = json.loads(made.proposal.to_json())
+    *path, last = data.draw(st.sampled_from(places(value)))
+    inner = value
+    for key in path:
+        inner = inner[key]
+    inner[last] = data.draw(st.sampled_from(ODD))
+    answer, _ = asked(made, json.dumps(value, sort_keys=True, separators=(",", ":")), "no")
+    assert answer.head["kind"] in ("refused", "no")
+    assert answer.head["why"]
+    assert not answer.pieces
+
+
+def test_what_nothing_is_proved_of_is_refused_before_anybody_is_asked(made: World) -> None:
+    refuses(made, changed(made.proposal, secure=False), "In a federation the sum is secure")
+    refuses(made, changed(made.proposal, sampling="poisson"), "amplifies nothing")
+    refuses(made, changed(made.proposal, masks="amortised"), "Amortised masks")
+    refuses(made, changed(made.proposal, clients=7), "The roster has 4 clients")
+    refuses(made, changed(made.proposal, method="fedavg", set={}, noise=None), "adds no noise")
+    refuses(made, changed(made.proposal, method="nosuch"), "nosuch")
+
+
+def test_a_model_of_another_size_than_was_said_is_refused(made: World) -> None:
+    answer, _ = asked(made, replace(made.proposal, parameters=made.proposal.parameters + 1))
+    assert answer.head["kind"] in ("refused", "no")
+    assert not answer.pieces
+
+
+def test_no_is_no_and_later_is_later(made: World) -> None:
+    answer, _ = asked(made, made.proposal, "the board says no")
+    assert (answer.head["kind"], answer.head["why"]) == ("no", "the board says no")
+    answer, _ = asked(made, made.proposal, False)
+    assert answer.head["kind"] == "no"
+    member = made.members[0] = made.member(0, decide=lambda told, me: None)
+    assert made.propose(0).head["kind"] == "later"
+    assert member is made.members[0]
+    assert not (made.folder(0) / "diary.json").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"set": {"clip": 2.0}},
+        {"set": {"noise": 2.0}, "noise": 2.0},
+        {"rounds": 4},
+        {"cohort": 3.0},
+        {"seed": 1},
+        {"corrupted": 0.2},
+    ],
+    ids=str,
+)
+def test_what_was_changed_after_the_yes_is_another_proposal_and_asked_anew(world: MakeWorld, change: dict[str, Any]) -> None:
+    made = world(clients=6, cohort=6.0)
+    _, seen = asked(made, made.proposal)
+    assert len(seen) == 1
+    run = made.proposal.run
+    own = {"set": dict(run.set) | change["set"]} if "set" in change else {}
+    other = changed(made.proposal, **change | own)
+    answer, seen = asked(made, other, "not that one")
+    assert len(seen) == 1
+    assert answer.head["kind"] == "no"
+    old, new = agree(made.proposal).terms, agree(other).terms
+    assert old.digest != new.digest
+    answer, seen = asked(made, made.proposal)
+    assert answer.head["kind"] == "yes"
+    assert not seen, "the first one is still agreed to"
+
+
+def test_a_server_that_sums_under_other_terms_than_it_proposed_gets_nothing(world: MakeWorld) -> None:
+    """It shows the client one run, and invites to the sum of another: less noise, a larger clip."""
+    made = world(clients=4)
+    for change in ({"set": dict(made.proposal.run.set) | {"noise": 0.1}, "noise": 0.1}, {"rounds": 30}):
+        other = changed(made.proposal, **change)
+        _, federation = made.ready(other)
+        for number in range(4):
+            answer = made.propose(number)
+            assert answer.head["kind"] == "yes"
+            federation._take_keys(number, answer.pieces[0])
+        assert federation._server.ready(0) == set(), "keys are signed for the terms"
+        assert any("not signed" in line or "signature" in line for line in made.heard)
+        made.heard.clear()
+
+
+# -- a method of one's own ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(OWN)
+    return path
+
+
+def test_a_method_of_ones_own_must_lie_at_the_client_with_the_same_bytes(world: MakeWorld, own_file: Path, tmp_path: Path) -> None:
+    name = f"{own_file}:mine"
+    made = world(method=f"{name}+blur", own_code=name, rounds=1)
+    assert made.ready(), "the server finds it, too"
+    assert made.propose(0).head["kind"] == "yes"
+    assert made.proposal.run.code in "\n".join(words(agree(made.proposal, name), 0))
+    assert str(tmp_path) not in made.proposal.to_json()
+    made.restart(1, own_code=None)
+    answer = made.propose(1)
+    assert answer.head["kind"] == "refused"
+    assert "--code FILE.py:NAME" in answer.head["why"]
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "mine.py"
+    other.write_text(OWN.replace("one's own", "another's"))
+    made.restart(2, own_code=f"{other}:mine")
+    answer = made.propose(2)
+    assert answer.head["kind"] == "refused"
+    assert "another file here than at the server" in answer.head["why"]
+    assert not (made.folder(2) / "diary.json").exists()
+
+
+def test_a_client_of_another_federation_answers_nothing(made: World, tmp_path: Path) -> None:
+    other = ServerFolder.init(tmp_path / "other", "other", "127.0.0.1:9444", insecure=True)
+    own = ClientFolder.enroll(tmp_path / "client", other.path / "invitation.json", "client-0")
+    member = Member(own, str(made.data(0)), lambda told, me: True, say=made.heard.append)
+    with pytest.raises(letters.BadLetter, match="not signed by whom"):
+        member.answer(made.write({"kind": "propose", "round": 0}, [made.proposal.to_json().encode()]))
+
+
+def test_data_that_do_not_fit_are_told_here_and_not_to_the_server(world: MakeWorld) -> None:
+    made = world()
+    secret = "visits of Mrs Miller"
+    made.data(0).write_text(secret)
+    made.heard.clear()
+    answer = made.propose(0)
+    assert answer.head == {"kind": "no", "why": "its data are not such as the proposal describes", "re": answer.head["re"]} | {
+        "key": made.members[0].key.hex()
+    }
+    assert any("the data cannot be used" in line for line in made.heard)
+    assert not (made.folder(0) / "diary.json").exists(), "nothing was agreed to"

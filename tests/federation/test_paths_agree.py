@@ -1,0 +1,142 @@
+"""What was simulated is what a federation trains: the same integers in every sum, the same model to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from hush import methods
+from hush.engines.federation import SecureRound
+from hush.engines.result import Result
+from hush.engines.simulation import train
+from hush.errors import HushError
+from hush.experiment import resolve
+from hush.federation import letters
+from hush.federation.server import RemoteFederation
+from hush.methods.parts import COMBINATIONS
+from tests.federation.conftest import MakeWorld
+from tests.federation.world import World, config_of
+
+REFUSED = {
+    "fedavg": "fedavg adds no noise",
+    "fedavg-rand-k": "fedavg-rand-k adds no noise",
+    "fedavg-top-k": "fedavg-top-k adds no noise",
+    "fetchsgd": "fetchsgd adds no noise",
+    "fed-spa": "fed-spa covers records by noise inside local training",
+    "dp-fed": "dp-fed covers records by noise inside local training",
+    "cpfed": "cpfed covers records by noise inside local training",
+    "dp-sgd": "dp-sgd covers records by noise inside local training",
+    "cpsgd": "cpsgd covers records by noise inside local training",
+    "ae-dpfl": "it cannot be proposed",
+}
+"""Why they run in simulation alone."""
+STEPS_OF_ITS_OWN = ("dpsfl", "dpsfl-ac", "dpfl", "adpfl")
+TRAVELS = [name for name in methods.METHODS if name not in REFUSED]
+PARTS = [
+    *(name for name in COMBINATIONS if "blur+lus" in name),
+    *("dp-fedavg+adaptive", "dp-fedavg+free-mask", "dp-fedavg+saliency+adam", "dp-fedavg+prox+averaged+momentum"),
+    *("dp-fedavg+sketch", "skellam+top-k"),
+]
+
+
+def settings_of(name: str, **more: Any) -> dict[str, Any]:
+    own = {"local_steps": None} if name in STEPS_OF_ITS_OWN else {}
+    return {"method": name, "noise_seed": 3, "rounds": 2, "set": own} | more
+
+
+class Sums:
+    """Every sum that was opened, on either path."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.simulated: list[torch.Tensor] = []
+        self.federated: list[torch.Tensor] = []
+        opened, summed = SecureRound.open, RemoteFederation.sum_of
+
+        def open_(one: SecureRound) -> torch.Tensor:
+            self.simulated.append(opened(one))
+            return self.simulated[-1]
+
+        def sum_of(one: RemoteFederation, *given: Any) -> Any:
+            told = summed(one, *given)
+            assert told.total is not None
+            self.federated.append(told.total)
+            return told
+
+        monkeypatch.setattr(SecureRound, "open", open_)
+        monkeypatch.setattr(RemoteFederation, "sum_of", sum_of)
+
+
+def simulated(world: World) -> Result:
+    """The same run with every client in this process, one after the other."""
+    asked = config_of(**world.config)
+    usual = {"cohort": float(world.clients)} if asked.cohort is None else {}
+    told = replace(asked, secure=True, clients=world.clients, sampling=asked.sampling or "rotation", chunk=1, **usual)
+    experiment = resolve(told)
+    return train(experiment.set_up(experiment.task(None)))
+
+
+def agree(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = Sums(monkeypatch)
+    here, there = simulated(world), world.train()
+    assert len(sums.federated) == world.proposal.run.rounds
+    for one, other in zip(sums.simulated, sums.federated, strict=True):
+        assert one.dtype == other.dtype == torch.int64
+        assert torch.equal(one, other)
+        assert one.count_nonzero()
+    assert here.state_dict.keys() == there.state_dict.keys()
+    assert all(torch.equal(value, there.state_dict[key]) for key, value in here.state_dict.items())
+    assert here.test_accuracy == there.test_accuracy
+
+
+@pytest.mark.parametrize("name", TRAVELS + PARTS)
+def test_a_method_trains_the_same_model_on_real_clients(name: str, world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    agree(world(**settings_of(name)), monkeypatch)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_method_that_cannot_travel_says_why(name: str, world: MakeWorld) -> None:
+    """Where it is proposed, and not in its first round."""
+    noise = {"noise": None} if name in ("fedavg", "fedavg-rand-k", "fedavg-top-k", "fetchsgd", "cpsgd") else {}
+    own = {"set": {"local_steps": None}} if name in ("dp-sgd", "cpsgd", "fetchsgd") else {}
+    with pytest.raises(HushError, match=REFUSED[name]):
+        world(**settings_of(name, **noise, **own)).ready()
+
+
+@pytest.mark.parametrize(
+    ("clients", "how"),
+    [
+        (7, {"cohort": 4.0, "rounds": 5}),
+        (4, {"sampling": "secret", "cohort": 2.0, "rounds": 4}),
+        (5, {"tolerate": 0.2, "threat": "malicious"}),
+        (4, {"sum_bits": 20}),
+        (4, {"dtype": "float64", "seed": 5}),
+    ],
+    ids=str,
+)
+def test_whoever_takes_part_it_is_the_same_model(
+    clients: int, how: dict[str, Any], world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agree(world(clients=clients, **settings_of("dp-fedavg", **how)), monkeypatch)
+
+
+def test_in_a_rotation_a_client_is_asked_for_its_own_turns_alone(world: MakeWorld) -> None:
+    made = world(clients=6, cohort=3.0, rounds=4, noise_seed=1)
+    made.train()
+    assert [made.diary(number)[1] for number in range(6)] == [2] * 6
+
+
+def test_under_secret_participation_everybody_sends_and_nobody_sees_whose_data_are_in_it(world: MakeWorld) -> None:
+    """Whatever their coins say: as often, and as much."""
+    made = world(sampling="secret", cohort=2.0, rounds=3, noise_seed=1)
+    made.train()
+    assert [made.diary(number)[1] for number in range(4)] == [3] * 4
+    vectors = [
+        letters.read(answer, made.members[sent.number].key).pieces[0]
+        for sent, answer in made.post.log
+        if sent.letter.head.get("broadcast")
+    ]
+    assert len(vectors) == 12
+    assert len({len(vector) for vector in vectors}) == 1
