@@ -481,13 +481,22 @@ class Method:
         return self.pipeline.prepare(params, within("pipeline", state), rnd, server)
 
     def contribute(
-        self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public
+        self,
+        learner: FlatModel,
+        params: Tensor,
+        data: Shard,
+        rnd: Round,
+        keys: Tensor,
+        public: Public,
+        silent: Tensor | None = None,
     ) -> tuple[Tensor, Trained]:
-        """Clients: train and encode; `[clients, m]`, ready to leave."""
+        """Clients: train and encode; `[clients, m]`, ready to leave. Those who are `silent` train, too, and send noise alone."""
         told = replace(rnd, room=self.pipeline.room(None, public))
         trained = self.local(learner, params, data, told, keys, public)
         absent = data.size == 0  # a client without data is as if it were not there: zero-out is just that
-        nobody = absent if bool(absent.any()) else None
+        if silent is not None:  # one way for both sides of a coin, which a clock must not tell
+            absent = absent | silent
+        nobody = absent if silent is not None or bool(absent.any()) else None
         return self.pipeline.send(trained.updates, rnd, keys, public, data.own, nobody, trained.scores), trained
 
     def finish(

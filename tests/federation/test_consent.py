@@ -48,7 +48,22 @@ def told(made: World) -> Agreement:
 
 
 def test_what_is_inside_a_policy_is_agreed_to(told: Agreement) -> None:
-    assert Policy().objection(told) is None
+    assert Policy(roster=told.proposal.members.fingerprint).objection(told) is None
+
+
+def test_a_policy_without_a_roster_agrees_to_nothing(told: Agreement) -> None:
+    """A server that may invent clients can surround one."""
+    assert "names no roster" in str(Policy().objection(told))
+
+
+def test_all_runs_together_cost_what_one_may_unless_it_is_said(told: Agreement) -> None:
+    assert told.proof is not None
+    assert told.proof.server is not None
+    epsilon, roster = told.proof.server.epsilon, told.proposal.members.fingerprint
+    own = Policy(epsilon=1.5 * epsilon, roster=roster)
+    assert own.objection(told, before=0.4 * epsilon) is None
+    assert "epsilon in all runs" in str(own.objection(told, before=0.6 * epsilon))
+    assert replace(own, epsilon_in_all=9 * epsilon).objection(told, before=7.9 * epsilon) is None
 
 
 def around(told: Agreement) -> dict[str, tuple[Any, Any, str]]:
@@ -60,7 +75,9 @@ def around(told: Agreement) -> dict[str, tuple[Any, Any, str]]:
         "epsilon": (epsilon, epsilon * 0.999, "epsilon would be"),
         "delta": (told.proof.server.delta, told.proof.server.delta * 0.999, "delta would be"),
         "methods": (("skellam", "dp-fedavg"), ("skellam",), "the method would be dp-fedavg"),
-        "smallest_cohort": (4, 5, "over 4 clients, and 5 are the fewest"),
+        "smallest_cohort": (4, 5, "the number of clients in a sum would be 4, and 5 is the least"),
+        "epsilon_in_all": (epsilon, epsilon * 0.999, "epsilon in all runs would be"),
+        "corrupted": (0.1, 0.11, "may help the server would be 0.1"),
         "participations": (3, 2, "sums that this client is in would be 3"),
         "rounds": (3, 2, "rounds would be 3"),
         "features": (("x", "z"), ("z",), "a column that is read would be x"),
@@ -72,11 +89,12 @@ def around(told: Agreement) -> dict[str, tuple[Any, Any, str]]:
 
 def test_every_key_of_a_policy_says_yes_on_one_side_and_no_on_the_other(told: Agreement, tmp_path: Path) -> None:
     cases = around(told)
-    assert set(cases) == set(Policy.__dataclass_fields__)
+    assert {*cases, "unproved"} == set(Policy.__dataclass_fields__)
+    known = f'roster = "{told.proposal.members.fingerprint}"\n'
     path = tmp_path / "policy.toml"
     for key, (inside, outside, why) in cases.items():
         for value, objects in ((inside, False), (outside, True)):
-            path.write_text(f"{key} = {json.dumps(value)}\n")
+            path.write_text(f"{key} = {json.dumps(value)}\n" + (known if key != "roster" else ""))
             objection = Policy.read(path).objection(told)
             assert (objection is not None) == objects, key
             assert objection is None or why in objection
@@ -93,8 +111,9 @@ def test_a_run_without_a_proof_is_objected_to_whatever_else_it_is(made: World) -
 
 def test_a_table_of_which_all_columns_are_read_needs_a_policy_that_names_none(made: World, told: Agreement) -> None:
     everything = replace(told, proposal=replace(made.proposal, examples=replace(made.proposal.examples, features=None)))
-    assert Policy().objection(everything) is None
-    assert "(all columns)" in str(Policy(features=("x",)).objection(everything))
+    roster = everything.proposal.members.fingerprint
+    assert Policy(roster=roster).objection(everything) is None
+    assert "(all columns)" in str(Policy(features=("x",), roster=roster).objection(everything))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +177,7 @@ def asked(world: World, proposal: Proposal | str, decide: Any = None, number: in
     """A client's answer to a proposal, and what it was asked to decide."""
     seen: list[Agreement] = []
 
-    def decided(told: Agreement, me: int) -> Any:
+    def decided(told: Agreement, me: int, before: float) -> Any:
         seen.append(told)
         return True if decide is None else decide
 
@@ -264,7 +283,7 @@ def test_no_is_no_and_later_is_later(made: World) -> None:
     assert (answer.head["kind"], answer.head["why"]) == ("no", "the board says no")
     answer, _ = asked(made, made.proposal, False)
     assert answer.head["kind"] == "no"
-    member = made.members[0] = made.member(0, decide=lambda told, me: None)
+    member = made.members[0] = made.member(0, decide=lambda told, me, before: None)
     assert made.propose(0).head["kind"] == "later"
     assert member is made.members[0]
     assert not (made.folder(0) / "diary.json").exists()
@@ -348,7 +367,7 @@ def test_a_method_of_ones_own_must_lie_at_the_client_with_the_same_bytes(world: 
 def test_a_client_of_another_federation_answers_nothing(made: World, tmp_path: Path) -> None:
     other = ServerFolder.init(tmp_path / "other", "other", "127.0.0.1:9444", insecure=True)
     own = ClientFolder.enroll(tmp_path / "client", other.path / "invitation.json", "client-0")
-    member = Member(own, str(made.data(0)), lambda told, me: True, say=made.heard.append)
+    member = Member(own, str(made.data(0)), lambda told, me, before: True, say=made.heard.append)
     with pytest.raises(letters.BadLetter, match="not signed by whom"):
         member.answer(made.write({"kind": "propose", "round": 0}, [made.proposal.to_json().encode()]))
 

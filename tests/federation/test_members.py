@@ -47,6 +47,7 @@ def test_a_card_with_a_key_that_its_writer_does_not_have_is_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [("name", "client-1"), ("key", WHO[1].public.hex()), ("node", "ecdsa-sha2-nistp384 BBBB"), ("signature", "00" * 64)],
+    ids=("name", "key", "node", "signature"),
 )
 def test_a_changed_card_is_refused(key: str, value: str) -> None:
     told = json.loads(CARDS[0].written(WHO[0]))

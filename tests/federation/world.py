@@ -118,6 +118,9 @@ class Post:
         self.log.append((sent, answer))
         self._came += self.on_answer(sent, answer)
 
+    def lost(self) -> set[str]:
+        return set()
+
     def receive(self, timeout: float) -> list[bytes]:
         if not self._came and self.late:
             self._came, self.late = self.late, []
@@ -129,7 +132,7 @@ class Post:
         return came
 
 
-def yes(told: Any, number: int) -> bool:
+def yes(told: Any, number: int, before: float) -> bool:
     return True
 
 

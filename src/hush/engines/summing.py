@@ -71,7 +71,7 @@ def secure_sum(
     try:
         secure = federation.begin(rnd.index, asked.tolist(), lost)
         secure.share()
-        if secure.opens_at_once:  # with the last vector, whoever may be missing: nobody knows before
+        if secure.opens_at_once:  # whoever may be missing later: nobody knows before
             charges, paid = pay(None), True
         there, chosen = secure.training, set(ids.tolist())
         training = torch.tensor([i for i in there if i in chosen], dtype=torch.int64)

@@ -10,6 +10,7 @@ from typing import Any
 
 from hush.errors import DataError, UsageError
 from hush.federation.folders import read_text
+from hush.federation.letters import printable
 from hush.federation.proposal import Agreement
 from hush.names import pick
 from hush.privacy.certificate import statement
@@ -36,7 +37,9 @@ class Policy:
     threat: str | None = None
     """`malicious`: only where the sum is safe from a server that lies."""
     roster: str | None = None
-    """The roster's fingerprint."""
+    """The roster's fingerprint. Without it nothing is agreed to: a server that may invent clients can surround one."""
+    corrupted: float = 0.1
+    """The least share of a cohort that may help the server without a loss of privacy."""
     unproved: bool = False
     """Also where nothing is proved: for trials on data that need no protection."""
 
@@ -54,6 +57,7 @@ class Policy:
             "epsilon": (int, float),
             "delta": (int, float),
             "epsilon_in_all": (int, float),
+            "corrupted": (int, float),
             "methods": list,
             "features": list,
         }
@@ -88,8 +92,16 @@ class Policy:
         for name, value, most in limits:
             if most is not None and value > most:
                 return f"{name} would be {at_least(value)}, and {most:g} is the most"
-        if told.terms.smallest < self.smallest_cohort:
-            return f"a sum would be over {told.terms.smallest} clients, and {self.smallest_cohort} are the fewest"
+        if self.roster is None:
+            roster = told.proposal.members.fingerprint
+            return f'the policy names no roster: compare {roster} by telephone, and write roster = "{roster}"'
+        floors = (
+            ("the share of a cohort that may help the server", told.terms.corrupted, self.corrupted),
+            ("the number of clients in a sum", told.terms.smallest, self.smallest_cohort),
+        )
+        for name, value, least in floors:
+            if value < least:
+                return f"{name} would be {value:g}, and {least:g} is the least"
         examples, roster = told.proposal.examples, told.proposal.members.fingerprint
         read = examples.features if examples.features is not None else ("(all columns)",)
         allowed = (
@@ -122,7 +134,7 @@ def words(told: Agreement, me: int, before: float = 0.0) -> list[str]:
     if run.code is not None:
         lines.append(f"The method is not Hush's own: {run.code}.")
     if told.proof is None:
-        return [*lines, f"NOTHING IS PROVED: {told.refused or 'no noise is added'}"]
+        return list(map(printable, [*filter(None, lines), f"NOTHING IS PROVED: {told.refused or 'no noise is added'}"]))
     proved = told.proof.server or told.proof.guarantee
     said = statement(proved)
     lines += [
@@ -134,7 +146,7 @@ def words(told: Agreement, me: int, before: float = 0.0) -> list[str]:
     ]
     if told.proof.server is None:
         lines.append(f"AGAINST THE SERVER NOTHING IS PROVED: {told.proof.no_server}")
-    return [*filter(None, lines), *(f"Assumed: {line}." for line in proved.assumptions)]
+    return list(map(printable, [*filter(None, lines), *(f"Assumed: {line}." for line in proved.assumptions)]))
 
 
 def _examples(told: Agreement) -> str:

@@ -16,20 +16,37 @@ from hush.federation.folders import read_text
 from hush.federation.proposal import Examples, Proposal
 from hush.plugins import from_file, is_in_file
 from hush.tasks import own
-from hush.tasks.columns import Columns
+from hush.tasks.columns import Columns, column_names
 from hush.tasks.task import Task
 
 _NOBODY = "client (none)"
 
 
-def task_of(proposal: Proposal, source: str) -> Task:
-    """The proposed model on this client's own examples."""
-    x, y = read_examples(source, proposal.examples)
+def task_of(proposal: Proposal, source: str | None) -> Task:
+    """The proposed model on this client's own examples, or on none."""
+    x, y = read_examples(source, proposal.examples) if source is not None else _none(proposal.examples)
     model = proposal.model()
     count = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if count != proposal.parameters:
         raise UsageError(f"The model has {count:,} parameters here, and the server says {proposal.parameters:,}.")
     return Task(model, [(x, y)], loss=proposal.examples.loss, name=proposal.run.data, model_name=str(proposal.run.model))
+
+
+def _none(told: Examples) -> tuple[Tensor, Tensor]:
+    targets = torch.zeros(0, 1) if told.numbers else torch.zeros(0, dtype=torch.int64)
+    return torch.zeros(0, *told.shape, dtype=getattr(torch, told.dtype)), targets
+
+
+def missing_columns(source: str, told: Examples) -> list[str]:
+    """The columns that a proposal reads and a table does not have: no secret, unlike what stands in them."""
+    if _is_function(source):
+        return []
+    path = Path(source)
+    try:
+        known = column_names(own.table(_described(path, told) if path.suffix == ".toml" else path.name, path.parent))
+    except HushError as error:
+        raise UsageError(f"The table of this client cannot be read here: {error}") from None
+    return [name for name in (*(told.features or ()), told.target) if name not in known]
 
 
 def read_examples(source: str, told: Examples) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,8 @@ class Diary:
         """
         entry = self._runs[told.proposal.digest.hex()]
         opened = int(entry["opened"])
-        if told.own_plan is not None and self._ledger_path.exists():
-            ledger = Ledger(self._ledger_path, own=True)
+        if told.own_plan is not None:
+            ledger = Ledger(self._ledger_path)
             try:
                 opened = max(opened, self._account(ledger, told).charges)
             finally:
@@ -82,7 +83,7 @@ class Diary:
         plan = told.own_plan
         if plan is None:
             return
-        ledger = Ledger(self._ledger_path, own=True)
+        ledger = Ledger(self._ledger_path)
         try:
             self._account(ledger, told).charge(round, os.urandom(8).hex())  # whatever the diary says: one more
         finally:
@@ -91,7 +92,8 @@ class Diary:
     def _account(self, ledger: Ledger, told: Agreement) -> RunAccount:
         plan = told.own_plan
         assert plan is not None
-        return ledger.open_run(told.proposal.name[:16], f"{self._population} of {plan.population}", plan)
+        own = replace(plan, population=1)  # itself, in however large a federation: all of its runs add up
+        return ledger.open_run(told.proposal.digest.hex()[:32], self._population, own)
 
     def _change(self, digest: bytes, **values: Any) -> None:
         entry = self._runs[digest.hex()]

@@ -88,6 +88,11 @@ def read(letter: bytes, sender: bytes) -> Letter:
     return Letter(head, tuple(pieces), name_of(letter))
 
 
+def printable(text: str) -> str:
+    """What somebody else wrote, as it may be shown in a terminal: on one line, and without its commands."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
 def name_of(letter: bytes) -> str:
     """What an answer calls it."""
     return hashlib.sha256(letter).hexdigest()

@@ -10,7 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from hush.engines.run import Placed, pick_device
 from hush.engines.setup import place_data
 from hush.errors import HushError, UsageError
 from hush.federation import letters
-from hush.federation.data import task_of
+from hush.federation.data import missing_columns, task_of
 from hush.federation.diary import Diary
 from hush.federation.folders import ClientFolder
 from hush.federation.letters import BadLetter, Letter
@@ -32,6 +32,7 @@ from hush.own import OwnSecrets
 from hush.random import derive, keys_of
 from hush.secagg import BadMessage, Client, Refused
 from hush.secret import Secret
+from hush.tasks.clients import Clients
 
 KEYS_AHEAD = 64
 """Rounds of the secure sum that a client sends keys for at once."""
@@ -58,7 +59,8 @@ class Member:
     def __init__(
         self, folder: ClientFolder, source: str, decide: Decide, own_code: str | None = None, say: Callable[[str], None] = print
     ) -> None:
-        self._folder, self._source, self._decide, self._own_code, self._say = folder, source, decide, own_code, say
+        self._folder, self._source, self._decide, self._own_code = folder, source, decide, own_code
+        self._say: Callable[[str], None] = lambda line: say(letters.printable(line))
         self._identity, self._server = folder.identity, folder.invitation.server
         self.name = folder.card.name
         self._diary = Diary(folder.path, folder.invitation.name)
@@ -70,6 +72,12 @@ class Member:
     @property
     def key(self) -> bytes:
         return self._identity.public
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest letter that makes sense: the model, and what belongs to a round."""
+        joined = self._joined
+        return 2**24 if joined is None else 2**24 + 32 * joined.data.learner.dim
 
     def answer(self, letter: bytes) -> bytes:
         """The answer to a letter; `BadLetter` where it deserves none."""
@@ -110,14 +118,12 @@ class Member:
                     return self._write(letter, {"kind": "later"})
                 if said is not True:
                     return self._write(letter, {"kind": "no", "why": str(said)})
-            try:
-                joined = self._join(told, number)
-            except Exception as error:  # whatever it is, it may be about the data
-                self._say(f"the data cannot be used: {error}")
-                return self._write(letter, {"kind": "no", "why": "its data are not such as the proposal describes"})
+            if lacking := missing_columns(self._source, proposal.examples):
+                return self._write(letter, {"kind": "no", "why": f"its table has no column {', '.join(lacking)}"})
+            placed = self._placed(told)
             if not self._diary.knows(proposal.digest):
                 self._diary.agreed(told)
-            self._joined = joined
+            self._joined = self._join(told, number, placed)
         return self._yes(letter, self._joined)
 
     def _understood(self, proposal: Proposal) -> Agreement:
@@ -128,15 +134,22 @@ class Member:
             raise UsageError("This client is not in the roster of the proposal: it has to be admitted first.")
         return agree(proposal, self._own_code)
 
-    def _join(self, told: Agreement, number: int) -> Joined:
-        known = self._diary.knows(told.proposal.digest)
-        next_round, opened = self._diary.standing(told) if known else (0, 0)
+    def _join(self, told: Agreement, number: int, placed: Placed) -> Joined:
+        next_round, opened = self._diary.standing(told)
         run = told.run
-        task = task_of(told.proposal, self._source)
-        placed = place_data(task, pick_device("auto"), getattr(torch, run.dtype), apart=True)
         own = None if run.noise_seed is None else Secret.of_seed(run.seed, run.noise_seed)
         client = Client(self._identity, told.proposal.members.roster, told.terms, next_round, opened)
         return Joined(told, number, client, placed, own)
+
+    def _placed(self, told: Agreement) -> Placed:
+        """Model and examples. A server must not learn from a yes or no what the rows say, so a client whose rows do not fit the
+        proposal takes part as one that holds nothing, with its noise alone; it says so here, and to nobody else."""
+        place, dtype = pick_device("auto"), getattr(torch, told.run.dtype)
+        try:
+            return place_data(task_of(told.proposal, self._source), place, dtype, apart=True)
+        except Exception as error:  # whatever it is, it may be about the data
+            self._say(f"THE DATA CANNOT BE USED, and only noise is sent: {error}")
+            return place_data(task_of(told.proposal, None), place, dtype, apart=True)
 
     def _yes(self, letter: Letter, joined: Joined) -> bytes:
         keys = self._keys(joined, letter.number("round"))
@@ -174,10 +187,15 @@ class Member:
                 answers.append(b"")
                 why.append(str(error))
         digest = joined.told.proposal.digest
-        if joined.client.opened > before:  # on disk, and paid for, before the server can open anything
-            self._diary.charge(joined.told, joined.client.next_round)
-            self._say(f"takes part in the opening of sum {joined.client.opened} of at most {joined.told.participations}")
-        self._diary.note(digest, joined.client.next_round, joined.client.opened)
+        try:
+            if joined.client.opened > before:  # on disk, and paid for, before the server can open anything
+                self._diary.charge(joined.told, joined.client.next_round)
+                self._say(f"takes part in sum {joined.client.opened} of at most {joined.told.participations}")
+            self._diary.note(digest, joined.client.next_round, joined.client.opened)
+        except Exception as error:  # what cannot be counted is not said: this client leaves, with all that its rounds are hidden by
+            self._joined = None
+            self._say(f"what it takes part in cannot be written down, so it leaves: {error}")
+            raise Refused("This client left the round.") from None
         for line in filter(None, why):
             self._say(f"refused: {line}")
         head: dict[str, Any] = {"kind": "answers", "why": why}
@@ -188,16 +206,17 @@ class Member:
         return self._write(letter, head, answers)
 
     def _trained(self, joined: Joined, letter: Letter, values: list[Any]) -> np.ndarray:
-        """This client's vector. What goes wrong in training may be about its data: it is said here, and not to the server."""
+        """This client's vector. What goes wrong in training may be about its data: it is said here, and the server gets noise."""
         try:
-            return self._contribution(joined, letter, values)
+            return self._contribution(joined, letter, values, joined.data.train)
         except Refused:
             raise
         except Exception as error:
-            self._say(f"training failed: {type(error).__name__}: {error}")
-            raise Refused("This client could not train.") from None
+            self._say(f"TRAINING FAILED, and only noise is sent: {type(error).__name__}: {error}")
+            empty = replace(joined.data.train, x=joined.data.train.x[:0], y=joined.data.train.y[:0], sizes=torch.zeros(1).long())
+            return self._contribution(joined, letter, values, empty)
 
-    def _contribution(self, joined: Joined, letter: Letter, values: list[Any]) -> np.ndarray:
+    def _contribution(self, joined: Joined, letter: Letter, values: list[Any], train: Clients) -> np.ndarray:
         """What this client adds to the sum: trained, clipped, on the grid, under its share of the noise.
 
         Under secret participation everybody trains, and those whose coin says no send their noise alone: how long it takes tells
@@ -216,15 +235,12 @@ class Member:
         place = joined.data.learner.device
         # fresh for every sum: the same noise under two of them would be none on their difference
         own = OwnSecrets((Secret.fresh(),)) if joined.own is None else OwnSecrets.simulated(joined.own, [joined.number])
-        shard = joined.data.train.shard(torch.zeros(1, dtype=torch.int64))
+        shard = train.shard(torch.zeros(1, dtype=torch.int64))
         shard = shard._replace(own=own if method.draws_its_own else None, slots=True)
         keys = keys_of(derive(told.run.seed, 2, index), torch.tensor([joined.number], device=place))
         public = [value.to(place) if isinstance(value, Tensor) else value for value in public]
-        rows, _ = method.contribute(joined.data.learner, params.to(place), shard, rnd, keys, tuple(public))
-        if isinstance(told.cohort, SecretParticipation) and not self._coin(joined, index):
-            rows = torch.zeros_like(rows)
-            for station in method.pipeline.parts:
-                rows = station.cover(rows, rnd, own)
+        silent = torch.tensor([isinstance(told.cohort, SecretParticipation) and not self._coin(joined, index)], device=place)
+        rows, _ = method.contribute(joined.data.learner, params.to(place), shard, rnd, keys, tuple(public), silent)
         vector: np.ndarray = rows[0].cpu().numpy()
         return vector
 

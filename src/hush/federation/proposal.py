@@ -191,6 +191,8 @@ def refuse_what_cannot_travel(run: RunConfig, clients: int) -> None:
         raise UsageError(
             "Amortised masks cannot do without anybody, and over a network somebody is always missing: take fresh ones."
         )
+    if run.model is not None and is_in_file(run.model):
+        raise UsageError("A model in a file does not travel, and nobody runs a server's file: offer it as a package (hush.models).")
     if run.start != "random":
         raise UsageError(f"--start {run.start} makes layers that every client would have to make as well: use random weights.")
     if run.evaluation not in (None, "central"):

@@ -138,13 +138,15 @@ class RemoteFederation(Remote):
         """One round's sum. A round that breaks off before anything was opened costs nothing, and is tried again."""
         asked, after = self._cohorts(run, now, ids)
         sent, received, broken = self._sent, self._received, 0
-        broadcast = letters.pack([now.params, *public])
+        broadcast, began = letters.pack([now.params, *public]), time.monotonic()
         while True:
             self.gather(asked)
             try:
                 total, charges, why = self._attempt(rnd.index, asked, after, broadcast, lambda: pay(None))
             except Aborted as reason:
                 broken += 1
+                if time.monotonic() - began > self.patience.absent:
+                    raise Unreachable(f"Round {now.round + 1} broke off {broken} times, at last so: {reason}") from None
                 self._ahead = None  # it was shared among those of before
                 self.tell(f"round {now.round + 1} breaks off: {reason} It is tried again.")
                 continue
@@ -179,7 +181,9 @@ class RemoteFederation(Remote):
         else:
             current = self._open(asked)
             self._trip({number: ([letter], None) for number, letter in current.start().items()}, [current], index)
-        deliveries = current.advance()
+        deliveries, charges = current.advance(), None
+        if self.terms.threat == "malicious":  # to clients a vector counts when it leaves: so it does here
+            charges = pay()
         rounds = [current]
         parts: dict[int, _Part] = {number: ([letter], broadcast) for number, letter in deliveries.items()}
         if after is not None and (following := self._opened_ahead(after)) is not None:
@@ -189,8 +193,13 @@ class RemoteFederation(Remote):
                 own, told = parts.get(number, ([], None))
                 parts[number] = ([*own, letter], told)
         self._trip(parts, rounds, index)
-        openings = current.advance()
-        charges = pay()
+        try:
+            openings = current.advance()
+        except Aborted as reason:
+            if charges is None:
+                raise
+            return None, charges, str(reason)
+        charges = pay() if charges is None else charges
         try:
             while openings:
                 self._trip({number: ([letter], None) for number, letter in openings.items()}, [current], index)
@@ -319,7 +328,7 @@ class RemoteFederation(Remote):
                     self._next = max(self._next, further)
                 self._take_keys(number, answer.pieces[0])
             elif kind in ("no", "refused"):
-                state.refused = str(answer.head.get("why", ""))[:500] or "it does not say why"
+                state.refused = letters.printable(str(answer.head.get("why", ""))[:500]) or "it does not say why"
                 self.tell(f"{state.name} says no: {state.refused}")
         self._show()
 

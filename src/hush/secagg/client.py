@@ -64,7 +64,8 @@ class Client:
 
     @property
     def opened(self) -> int:
-        """Sums that this client let be opened, whatever the server says came of them. To be kept like `next_round`."""
+        """Sums that this client let be opened, whatever the server says came of them; with a malicious server, those that it sent
+        a vector to, since others may open them. To be kept like `next_round`."""
         return self._tally.opened
 
     @property
@@ -292,6 +293,8 @@ class ClientRound:
         given = np.asarray(given)
         if given.shape != (terms.entries,) or given.dtype.kind not in "iu":
             raise UsageError(f"A vector to sum has {terms.entries:,} whole numbers, not {given.shape} of {given.dtype}.")
+        if terms.threat == "malicious":  # others may open the sum without asking this client again
+            self._tick()
         self._masked = True
         masked = reduced(given, terms.bits)
         seeds = {j: self._pairs[j].seed(self._digest, self._me, j) for j in held}
@@ -322,14 +325,19 @@ class ClientRound:
         living = len(survivors & self._held.keys())
         if living < self.session.graph.threshold:
             raise Refused(f"{living} neighbours are in the sum, and {self.session.graph.threshold} are needed.")
-        most = self.session.terms.participations
-        if most is not None and self._tally.opened >= most:
-            raise Refused(_often_enough(self._me, self._tally.opened, most))
-        self._tally.opened += 1
+        if self.session.terms.threat != "malicious":
+            self._tick()
         self._survivors, self._told = survivors, told
         if self.session.terms.threat == "malicious":
             return self._seal(Kind.VOTE, self._identity.sign(vote_statement(self._digest, told)))
         return self._reveal()
+
+    def _tick(self) -> None:
+        """One sum more, or none where that were too many."""
+        most = self.session.terms.participations
+        if most is not None and self._tally.opened >= most:
+            raise Refused(_often_enough(self._me, self._tally.opened, most))
+        self._tally.opened += 1
 
     def _count(self, reader: Reader) -> bytes:
         """Enough of the whole cohort signed that they were told of the same survivors: then nobody opens another sum."""

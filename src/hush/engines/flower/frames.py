@@ -14,13 +14,13 @@ def send(link: socket.socket, head: "dict[str, Any]", body: bytes = b"") -> None
     link.sendall(struct.pack(">IQ", len(told), len(body)) + told + body)
 
 
-def receive(link: socket.socket) -> "tuple[dict[str, Any], bytes] | None":
+def receive(link: socket.socket, most: int = MOST) -> "tuple[dict[str, Any], bytes] | None":
     """The next frame; None where the other side is gone."""
     sizes = _exactly(link, 12)
     if sizes is None:
         return None
     head, body = struct.unpack(">IQ", sizes)
-    if head > 1 << 20 or body > MOST:
+    if head > 1 << 20 or body > most:
         raise ValueError("a frame is too large")
     told, rest = _exactly(link, head), _exactly(link, body)
     if told is None or rest is None:

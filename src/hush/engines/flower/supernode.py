@@ -22,7 +22,7 @@ from hush.federation.folders import ClientFolder
 from hush.federation.letters import BadLetter
 from hush.federation.member import Member
 
-_LINKS = 8
+_LINKS = 4
 """Bundles that are worked on at once; who asks for more is hung up on."""
 _IDLE = 60.0
 """Seconds that a bundle may take to come in."""
@@ -56,7 +56,7 @@ class Door:
         try:
             with link:
                 link.settimeout(_IDLE)
-                frame = frames.receive(link)
+                frame = frames.receive(link, sum(member.largest for member in self._members))
                 if frame is not None:
                     frames.send(link, {}, bundle(self._answers(unbundle(frame[1])[:MOST])))
         except (OSError, ValueError, RecursionError, MemoryError):
