@@ -35,7 +35,7 @@ BEFORE = {"shares": Kind.INVITATION, "vector": Kind.DELIVERY, "opening": Kind.SU
 """What a client is sent before it answers with these."""
 
 
-MOST_TRIPS = 400
+MOST_TRIPS = 80
 """A run that goes on for ever is a failure, and not a test that never ends."""
 
 
