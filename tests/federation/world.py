@@ -35,6 +35,10 @@ BEFORE = {"shares": Kind.INVITATION, "vector": Kind.DELIVERY, "opening": Kind.SU
 """What a client is sent before it answers with these."""
 
 
+MOST_TRIPS = 80
+"""A run that goes on for ever is a failure, and not a test that never ends."""
+
+
 class Died(Exception):
     """Of a process that a test ends."""
 
@@ -44,6 +48,14 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.most = self.now + 20_000
+        """When a test has waited long enough."""
+        self.on_wait: Callable[[], None] = lambda: None
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.on_wait()
+        assert self.now < self.most, "somebody waits for ever"
 
     def monotonic(self) -> float:
         return self.now
@@ -93,11 +105,14 @@ class Post:
         self.late: list[bytes] = []
         """What a test held back; it is brought when nothing else is there."""
         self._came: list[bytes] = []
+        self._trips = 0
 
     def reachable(self) -> set[bytes]:
         return {member.key for member in self._world.members.values()}
 
     def send(self, out: Mapping[bytes, bytes], ttl: float) -> None:
+        self._trips += 1
+        assert self._trips < MOST_TRIPS, "the server goes on and on"
         numbers = self._world.proposal.members.roster.numbers
         for key, raw in out.items():
             number = numbers[key]
@@ -125,7 +140,7 @@ class Post:
         if not self._came and self.late:
             self._came, self.late = self.late, []
         if not self._came:
-            self._clock.now += timeout
+            self._clock.wait(timeout)
         came, self._came = self._came, []
         if self.chance is not None:
             self.chance.shuffle(came)

@@ -27,6 +27,7 @@ from hush.federation.member import KEYS_AHEAD
 from hush.federation.proposal import Proposal
 from hush.secagg import Aborted, BadMessage, Server, ServerRound, Terms
 from hush.secagg.identity import Identity
+from hush.secagg.messages import MOST_AHEAD
 
 _POLL = 0.5
 _Part = tuple[list[bytes], tuple[list[Any], list[bytes]] | None]
@@ -209,8 +210,13 @@ class RemoteFederation(Remote):
         self.opened = current
         return current.signed_total, charges, ""
 
+    @property
+    def _coming(self) -> int:
+        """The first round of the secure sum that nobody has begun: also of those whom a server that died asked last."""
+        return max(self._next, self._server.next_round)
+
     def _open(self, asked: Iterable[int]) -> ServerRound:
-        self._next = max(self._next, self._server.next_round)
+        self._next = self._coming
         self.attempts += 1
         return self._server.open(self._next, asked)
 
@@ -233,8 +239,8 @@ class RemoteFederation(Remote):
         for number, (messages, broadcast) in parts.items():
             told, pieces = broadcast if broadcast is not None else ([], [])
             head: dict[str, Any] = {"kind": "round", "index": index, "broadcast": told}
-            if self.standing[number].keys_until < self._server.next_round + KEYS_AHEAD // 2:
-                head["keys_from"] = self._server.next_round
+            if self.standing[number].keys_until < self._coming + KEYS_AHEAD // 2:
+                head["keys_from"] = self._coming
             out[number] = head, [*pieces, *messages]
         waited = {number for number, (_, broadcast) in parts.items() if broadcast is not None} or set(parts)
         fewest = min(self.terms.fewest(len(rounds[0].session.cohort)), len(waited))
@@ -264,7 +270,8 @@ class RemoteFederation(Remote):
                     error = reason
             if error is not None:
                 self.tell(f"{state.name}: {error}")
-        state.fresh = all(not why for why in answer.head.get("why", []))
+        why = answer.head.get("why", [])
+        state.fresh = isinstance(why, list) and not any(why)
 
     def _take_keys(self, number: int, message: bytes) -> None:
         try:
@@ -280,7 +287,7 @@ class RemoteFederation(Remote):
         wanted, since, told = set(asked), time.monotonic(), ""
         while True:
             missing = sorted(number for number in wanted if not self._ready(number))
-            gone = [number for number in missing if not self.standing[number].keys_until > self._server.next_round]
+            gone = [number for number in missing if not self.standing[number].keys_until > self._coming]
             if not gone and len(wanted) - len(missing) >= self.terms.fewest(len(wanted)):
                 return
             self._propose([*missing, *self._others(wanted)])
@@ -308,7 +315,7 @@ class RemoteFederation(Remote):
 
     def _ready(self, number: int) -> bool:
         state = self.standing[number]
-        return state.agreed and state.fresh and state.keys_until > self._server.next_round
+        return state.agreed and state.fresh and state.keys_until > self._coming
 
     def _propose(self, numbers: list[int]) -> None:
         """Ask once more, no more often than every two seconds."""
@@ -319,12 +326,12 @@ class RemoteFederation(Remote):
         if not numbers:
             return
         text = self.proposal.to_json().encode()
-        out = {number: ({"kind": "propose", "round": self._server.next_round}, [text]) for number in numbers}
+        out = {number: ({"kind": "propose", "round": self._coming}, [text]) for number in numbers}
         for number, answer in self.ask(out, lambda answered: True).items():
             state, kind = self.standing[number], answer.head.get("kind")
             if kind == "yes" and answer.pieces:
                 state.agreed = state.fresh = True
-                if isinstance(further := answer.head.get("next"), int) and 0 <= further < 2**62:
+                if isinstance(further := answer.head.get("next"), int) and further < self._server.next_round + MOST_AHEAD:
                     self._next = max(self._next, further)
                 self._take_keys(number, answer.pieces[0])
             elif kind in ("no", "refused"):
