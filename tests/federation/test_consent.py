@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from hush.errors import HushError
 from hush.federation import letters
@@ -378,8 +380,25 @@ def test_data_that_do_not_fit_are_told_here_and_not_to_the_server(world: MakeWor
     made.data(0).write_text(secret)
     made.heard.clear()
     answer = made.propose(0)
-    assert answer.head == {"kind": "no", "why": "its data are not such as the proposal describes", "re": answer.head["re"]} | {
+    assert answer.head == {"kind": "no", "why": "its table cannot be read", "re": answer.head["re"]} | {
         "key": made.members[0].key.hex()
     }
-    assert any("the data cannot be used" in line for line in made.heard)
+    assert any("the data cannot be read" in line for line in made.heard)
     assert not (made.folder(0) / "diary.json").exists(), "nothing was agreed to"
+
+
+def test_a_column_that_is_not_there_is_named(world: MakeWorld) -> None:
+    made = world()
+    save_file({"x": torch.zeros(5, 1, 8, 8)}, made.data(0))
+    assert made.propose(0).head["why"] == "its table has no column y"
+
+
+def test_rows_that_do_not_fit_say_nothing_by_a_yes_or_a_no(world: MakeWorld) -> None:
+    """Or a server would read a column out, one proposal of other classes or categories after another."""
+    made = world(noise_seed=1)
+    labels = torch.full((50,), 77)
+    save_file({"x": torch.zeros(50, 1, 8, 8), "y": labels}, made.data(0))
+    made.heard.clear()
+    assert made.propose(0).head["kind"] == "yes"
+    assert any("only noise is sent" in line for line in made.heard)
+    made.train()  # with its noise, and nothing else of it

@@ -24,7 +24,7 @@ from hush.federation.diary import Diary
 from hush.federation.folders import INVITATION, ClientFolder, ServerFolder
 from hush.federation.letters import BadLetter, Letter
 from hush.federation.member import Decide, Member
-from hush.federation.proposal import Proposal
+from hush.federation.proposal import Proposal, agree
 from hush.federation.propose import propose, ready, resolved, task_of
 from hush.federation.server import Patience, RemoteFederation
 from hush.secagg.messages import Kind, peek
@@ -206,7 +206,7 @@ class World:
 
     def diary(self, number: int) -> tuple[int, int]:
         """Next round and opened sums, as this client's disk has them."""
-        return Diary(self.folder(number), "test").standing(self.proposal.digest)
+        return Diary(self.folder(number), "test").standing(agree(self.proposal))
 
     # -- the server ----------------------------------------------------------------------------------------------------------------
 

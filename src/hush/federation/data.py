@@ -42,10 +42,7 @@ def missing_columns(source: str, told: Examples) -> list[str]:
     if _is_function(source):
         return []
     path = Path(source)
-    try:
-        known = column_names(own.table(_described(path, told) if path.suffix == ".toml" else path.name, path.parent))
-    except HushError as error:
-        raise UsageError(f"The table of this client cannot be read here: {error}") from None
+    known = column_names(own.table(_described(path, told) if path.suffix == ".toml" else path.name, path.parent))
     return [name for name in (*(told.features or ()), told.target) if name not in known]
 
 

@@ -85,7 +85,7 @@ class Member:
         kind = told.text("kind")
         if kind == "who":  # whom this machine answers for; it binds nobody to anything
             return self._write(told, {"kind": "here", "name": self.name})
-        if bytes.fromhex(told.text("key")) != self.key:
+        if told.text("key") != self.key.hex():
             raise BadLetter("A letter is for another client.")
         with self._lock:  # one at a time: a second one waits until a person or the training is done
             try:
@@ -118,7 +118,12 @@ class Member:
                     return self._write(letter, {"kind": "later"})
                 if said is not True:
                     return self._write(letter, {"kind": "no", "why": str(said)})
-            if lacking := missing_columns(self._source, proposal.examples):
+            try:
+                lacking = missing_columns(self._source, proposal.examples)
+            except HushError as error:  # where it lies is nobody's business
+                self._say(f"the data cannot be read: {error}")
+                return self._write(letter, {"kind": "no", "why": "its table cannot be read"})
+            if lacking:
                 return self._write(letter, {"kind": "no", "why": f"its table has no column {', '.join(lacking)}"})
             placed = self._placed(told)
             if not self._diary.knows(proposal.digest):
@@ -159,6 +164,8 @@ class Member:
     def _keys(self, joined: Joined, first: int) -> bytes:
         """Keys for the rounds from `first` on, those included that were sent before and not used."""
         first = max(first, joined.client.next_round)
+        if first >= 2**62:
+            raise BadLetter("A letter asks for keys of a round that never comes.")
         drawn = joined.client.prepared_rounds
         fresh = [round for round in range(first, first + KEYS_AHEAD) if round not in drawn]
         if fresh:
@@ -172,6 +179,8 @@ class Member:
         if joined is None or joined.told.proposal.digest.hex() != letter.text("run"):
             raise Refused("This client has not agreed to this run, or was started again since: propose it anew.")
         held = letter.head.get("broadcast") or []
+        if not isinstance(held, list):
+            raise BadLetter("A letter does not say what its pieces are.")
         tensors = sum(isinstance(item, list) for item in held)
         values = letters.unpack(held, letter.pieces[:tensors])
         answers, why = [], []
