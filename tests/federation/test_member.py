@@ -1,0 +1,172 @@
+"""What a client answers to letters of the pinned server that it should not have written, and what it counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hush.errors import HushError
+from hush.federation import letters
+from hush.federation.diary import Diary
+from hush.privacy.ledger import Ledger
+from hush.secagg.messages import Kind, peek
+from tests.federation.conftest import MakeWorld
+from tests.federation.world import Sent, World
+
+
+def charged(world: World, number: int) -> int:
+    ledger = Ledger(world.folder(number) / "ledger.sqlite", look=True)
+    try:
+        return sum(run.charges for pool in ledger.populations.values() for run in pool.runs.values())
+    finally:
+        ledger.close()
+
+
+def answers(world: World, number: int, kind: Kind) -> list[int]:
+    """The rounds in which a client sent a message of this kind."""
+    found = []
+    for sent, raw in world.post.log:
+        if sent.number == number and sent.kind == "round":
+            for piece in letters.read(raw, world.members[number].key).pieces:
+                if piece and (told := peek(piece, number))[0] is kind:
+                    found.append(told[1])
+    return found
+
+
+def test_a_vector_counts_when_it_leaves_where_others_may_open_it(world: MakeWorld) -> None:
+    """A server that lies has a sum opened by the others, and never asks the one whose count shall not move."""
+    made = world(clients=5, threat="malicious", tolerate=0.2, rounds=2)
+    made.post.on_letter = lambda sent: [] if sent.number == 0 and sent.asks(Kind.SURVIVORS) else [sent.raw]
+    result = made.train()
+    assert result.rounds_charged == 2
+    assert len(answers(made, 0, Kind.MASKED)) == 2
+    assert made.diary(0)[1] == charged(made, 0) == 2
+
+
+def test_no_more_vectors_leave_than_were_agreed_on(world: MakeWorld) -> None:
+    made = world(clients=5, threat="malicious", tolerate=0.2, rounds=2)
+    losses = Counter[int]()
+
+    def on_letter(sent: Sent) -> list[bytes]:
+        if sent.asks(Kind.SURVIVORS) and sent.number in (0, 1, 2):  # too few to open anything: every round is lost
+            losses[sent.number] += 1
+            return []
+        return [sent.raw]
+
+    made.post.on_letter = on_letter
+    result = made.train()
+    assert [record.get("broke_off", "") != "" for record in result.history] == [True, True]
+    assert result.rounds_charged == 2
+    for number in range(5):
+        assert len(answers(made, number, Kind.MASKED)) <= 2 == made.diary(number)[1]
+
+
+def test_what_cannot_be_written_down_is_not_answered(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world(tolerate=0.34)
+    right = Diary.charge
+
+    def full(diary: Diary, told: Any, round: int) -> None:
+        if diary._path.parent == made.folder(0):
+            raise OSError("no space left on device")
+        right(diary, told, round)
+
+    monkeypatch.setattr(Diary, "charge", full)
+    made.train()
+    assert answers(made, 0, Kind.REVEAL) == []
+    assert any("cannot be written down" in line for line in made.heard)
+
+
+def test_a_letter_that_is_read_twice_is_answered_once(world: MakeWorld) -> None:
+    made = world()
+    made.post.on_letter = lambda sent: [sent.raw, sent.raw]
+    made.train()
+    for number in range(4):
+        sent = answers(made, number, Kind.MASKED)
+        assert sorted(sent) == sorted(set(sent)), "one vector for one round, whoever repeats what"
+        assert made.diary(number)[1] == 3
+
+
+def test_letters_of_a_run_that_is_over_are_of_no_use(world: MakeWorld) -> None:
+    made = world()
+    made.train()
+    before = [made.diary(number) for number in range(4)]
+    rounds = [sent for sent, _ in made.post.log if sent.kind == "round"]
+    for number in range(4):
+        made.restart(number)
+        made.propose(number)
+    for sent in rounds:
+        answer = letters.read(made.members[sent.number].answer(sent.raw), made.members[sent.number].key)
+        assert not any(answer.pieces), "nothing of the secure sum"
+    assert [made.diary(number) for number in range(4)] == before
+
+
+def test_a_diary_that_was_lost_or_restored_does_not_forget(world: MakeWorld) -> None:
+    """The ledger counted, too, and this machine remembers the ledger."""
+    made = world()
+    path = made.folder(0) / "diary.json"
+    made.propose(0)
+    early = path.read_text()
+    made.train()
+    for restored in (early, None):
+        path.unlink() if restored is None else path.write_text(restored)
+        made.restart(0)
+        assert made.propose(0).head["opened"] == 3
+    (made.folder(0) / "ledger.sqlite").unlink()
+    path.unlink()
+    made.restart(0)
+    with pytest.raises(HushError):
+        made.propose(0)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"kind": "dance"},
+        {"kind": "round", "broadcast": 5, "index": 0},
+        {"kind": "round", "broadcast": [["float32", [1]]], "index": 0},
+        {"kind": "round", "run": "00" * 32},
+        {"kind": "propose"},
+        {"kind": "propose", "round": 2**70},
+        {"kind": "round", "keys_from": 2**70, "broadcast": []},
+        {"key": "no key"},
+        {"kind": 7},
+        {},
+    ],
+)
+def test_nonsense_of_the_server_itself_is_no_crash(head: dict[str, Any], world: MakeWorld) -> None:
+    made = world(noise_seed=1)
+    made.propose(0)
+    try:
+        answer = made.ask(0, head)
+    except letters.BadLetter:
+        return
+    assert answer.head["kind"] in ("refused", "answers")
+    assert not any(answer.pieces)
+
+
+def test_a_model_of_another_size_or_kind_gets_no_vector(world: MakeWorld) -> None:
+    made = world(noise_seed=1)
+
+    def on_letter(sent: Sent) -> list[bytes]:
+        if sent.number != 0 or not sent.asks(Kind.DELIVERY):
+            return [sent.raw]
+        told, pieces = letters.pack([torch.zeros(7), None, None, None, None])
+        head = sent.letter.head | {"broadcast": told}
+        return [letters.write(made.server.identity, head, [*pieces, *sent.messages])]
+
+    made.post.on_letter = on_letter
+    with pytest.raises(HushError, match="broke off"):
+        made.train()
+    assert answers(made, 0, Kind.MASKED) == []
+
+
+def test_what_others_wrote_is_shown_without_its_commands(world: MakeWorld, tmp_path: Path) -> None:
+    made = world(noise_seed=1)
+    made.restart(0, decide=lambda told, me, before: "\x1b[2Jcome in\nround 9 of 3: validation 99%")
+    with pytest.raises(HushError, match="come in"):
+        made.train()
+    assert not any("\x1b" in line or "\n" in line for line in made.heard)
