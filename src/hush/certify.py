@@ -7,6 +7,7 @@ as they were when the run ended, so that also the author's words cannot be chang
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from hush.cohort import sampling_name
 from hush.config import RunConfig, runs_of
 from hush.engines.conclude import describe, describe_sum
+from hush.engines.result import REPEATED
 from hush.engines.rundir import LEDGER, RunDir
 from hush.errors import DataError, HushError, UsageError
 from hush.experiment import Experiment
@@ -160,17 +162,12 @@ def _same_as(certificate: Values) -> Values:
     """What a result must say, by its certificate."""
     parts = (certificate.get(key) for key in ("guarantee", "server_guarantee", "configuration"))
     proved, server, ran = (part if isinstance(part, dict) else {} for part in parts)
-    told = {key: certificate.get(key) for key in _REPEATED} | {key: proved.get(key) for key in _PROVED}
+    told = {key: certificate.get(key) for key in REPEATED} | {key: proved.get(key) for key in _PROVED}
     told |= {"noise_mode": certificate.get("noise"), "epsilon_server": server.get("epsilon"), "rounds_planned": ran.get("rounds")}
     return told | {"seed": ran.get("seed")}
 
 
 _PROVED = ("epsilon", "delta", "unit", "relation", "view")
-_REPEATED = (
-    *("method", "data", "model", "clients", "cohort", "sampling", "rounds", "rounds_charged", "rounds_counted", "rounds_aborted"),
-    *("secure_sum", "noise_multiplier", "claimed_epsilon", "population", "run_id", "hush_version", "caveats", "un_noised"),
-    "no_guarantee",
-)
 
 
 def _result(result: Values, certificate: Values) -> Check:
@@ -351,11 +348,9 @@ def _ledger(folder: RunDir, file: Path, certificate: Values, result: Values, sha
         ledger = Ledger(file, own=file == folder.path / LEDGER, rollback_protection=False, look=True)
     except HushError as error:
         return Check("ledger", False, str(error))
-    try:
+    with closing(ledger):
         wrong = "; ".join(against_ledger(ledger, folder, certificate, result))
         often = releases(ledger, certificate["run_id"]) if not wrong else 0
-    finally:
-        ledger.close()
     if wrong:
         return Check("ledger", False, wrong)
     told = "nothing of this run is charged"

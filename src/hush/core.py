@@ -150,6 +150,11 @@ class Transform:
         """Client, after `encode`: noise of its own on what it sends."""
         return x
 
+    @property
+    def covers(self) -> bool:
+        """Whether it puts noise of the client's own on what is sent."""
+        return type(self).cover is not Transform.cover
+
     def unpack(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         """Server, before the sum: messages to rows that can be added up, where each client has a mask of its own."""
         return x
@@ -316,7 +321,7 @@ class Chain(Transform):
                 x = part.beside(x, scores)
             if absent is not None and not covered:
                 x = x.masked_fill(absent[:, None], 0)
-            covered |= type(part).cover is not Transform.cover
+            covered |= part.covers
             x = part.cover(x, rnd, own)
         return x
 
@@ -520,7 +525,7 @@ class Method:
     @property
     def draws_its_own(self) -> bool:
         """Whether clients draw anything by themselves: noise, or which of their records a step reads."""
-        return self.local.draws_its_own or any(type(part).cover is not Transform.cover for part in self.pipeline.parts)
+        return self.local.draws_its_own or any(part.covers for part in self.pipeline.parts)
 
     def uplink(self, dim: int) -> Wire:
         """One client's message in one round."""

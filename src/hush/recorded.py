@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from hush.engines.conclude import spent_together
 from hush.engines.result import released
 from hush.engines.rundir import RunDir
 from hush.errors import HushError
 from hush.plain import differing
 from hush.privacy.ledger import Ledger, as_released
-from hush.privacy.population import Population, Spending
+from hush.privacy.population import Spending
 from hush.privacy.written import plan_from_dict
 
 Values = dict[str, Any]
@@ -80,11 +81,8 @@ def _against_pool(ledger: Ledger, certificate: Values, run: Spending | None) -> 
     if ledger.hash_of(entries) != together["ledger_head"]:
         yield f"entry {entries} is not the one that the certificate names"
         return
-    pool: Population = ledger.populations_at(entries)[together["name"]]
-    delta = pool.delta if pool.delta is not None else certificate["configuration"]["delta"]
-    told = {"name": pool.name, "runs": len(pool.runs), "epsilon": pool.spent(delta), "delta": delta, "budget": pool.epsilon}
-    told |= {"adaptive": pool.adaptive, "epsilon_adaptive": pool.filtered() if pool.adaptive else None}
-    told |= {"ledger_entries": entries, "ledger_head": together["ledger_head"]}
+    pool = ledger.populations_at(entries)[together["name"]]
+    told = spent_together(pool, certificate["configuration"]["delta"], entries, together["ledger_head"])
     if wrong := [*differing(told, together), *(key for key in together if key not in told)]:
         yield f"of all runs together it says something else: {', '.join(wrong)}"
     if run is None:

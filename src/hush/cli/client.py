@@ -29,6 +29,7 @@ def client(
     """Take part in a federation with this machine's data. Ctrl-C leaves it; what was agreed to and counted is kept."""
     from hush.engines.flower.supernode import SuperNode
     from hush.federation.consent import Policy
+    from hush.federation.data import check_source
     from hush.federation.folders import ClientFolder
     from hush.federation.member import Member
 
@@ -40,6 +41,8 @@ def client(
     folders = [ClientFolder.of(path) for path in federation]
     if len({folder.invitation.server for folder in folders}) > 1:
         raise UsageError("These clients belong to different federations: start a process for each.")
+    for source in data:
+        check_source(source)
     locks = [folder.lock() for folder in folders]
     consent = Consent(Policy.read(policy) if policy is not None else None)
     members = []
@@ -95,7 +98,9 @@ class Consent:
             say("")
             for line in words(told, number, before):
                 say(line)
-            answer = typer.prompt("Take part? Type yes or no", err=True).strip().lower()
+            answer = ""
+            while answer not in ("yes", "no"):
+                answer = typer.prompt("Take part? Type yes or no", err=True).strip().lower()
             with self._lock:
-                self._said[digest] = answer in ("yes", "y")
+                self._said[digest] = answer == "yes"
                 del self._open[digest]

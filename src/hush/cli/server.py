@@ -16,7 +16,7 @@ from hush.cli.options import RunFlags, takes_flags
 from hush.cli.runs import empty_folder, write_pages
 from hush.config import CONFIG_FORMAT, RunConfig, runs_of
 from hush.engines.rundir import RunDir
-from hush.errors import UsageError
+from hush.errors import HushError, UsageError
 from hush.experiment import Experiment
 
 _PROPOSAL = "proposal.json"
@@ -39,7 +39,26 @@ def server(
     if flags.seeds > 1:
         raise UsageError("A federation trains one model at a time: leave --seeds out.")
     asked = None if resume is not None else flags.asked(method)
+    if flags.dry_run:
+        _dry_run(federation, asked, flags.data_dir)
+        return
     serve(federation, asked, resume or flags.out, flags.data_dir, flags.json, bind, deadline, patience)
+
+
+def _dry_run(federation: Path, asked: RunConfig | None, data_dir: Path | None) -> None:
+    """What the first client would be shown; nobody is asked."""
+    from hush.federation.consent import words
+    from hush.federation.folders import ServerFolder
+    from hush.federation.proposal import agree
+    from hush.federation.propose import propose, resolved, task_of
+
+    if asked is None:
+        raise UsageError("--dry-run is for a run that has not begun.")
+    members = ServerFolder.of(federation).members
+    experiment = resolved(asked, members)
+    proposal = propose(experiment, task_of(experiment, data_dir), members)
+    for line in words(agree(proposal, proposal.run.method if proposal.run.code is not None else None), 0):
+        print(line)
 
 
 def serve(
@@ -56,9 +75,9 @@ def serve(
     from hush.engines.flower.superlink import SuperLink
     from hush.engines.simulation import train
     from hush.federation.folders import ServerFolder, write_text
-    from hush.federation.proposal import Proposal
+    from hush.federation.proposal import Proposal, agree
     from hush.federation.propose import propose, ready, resolved, task_of
-    from hush.federation.server import Patience, RemoteFederation, Unreachable
+    from hush.federation.server import Patience, RemoteFederation
 
     on_terminate()
     home = ServerFolder.of(federation)
@@ -76,6 +95,7 @@ def serve(
         experiment = resolved(asked, members)
         task = task_of(experiment, data_dir)
         proposal = propose(experiment, task, members)
+        agree(proposal, proposal.run.method if proposal.run.code is not None else None)  # refused now, or not at all
         folder = empty_folder(place, experiment.method.name)
     status = _Status(federation)
     with SuperLink(home, members, folder.path / "flower", bind, say) as carrier:
@@ -91,8 +111,9 @@ def serve(
             write_text(folder.path / _PROPOSAL, proposal.to_json())
         say(f"The roster's fingerprint: {members.fingerprint}. Clients connect to {home.invitation.address}.")
         try:
-            result = train(run, out=folder.path, resume=True, on_round=_progress(status, run.rounds))
-        except (KeyboardInterrupt, Unreachable):
+            result = train(run, out=folder.path, resume=True, on_round=_progress(status, run.rounds, clients))
+        except (KeyboardInterrupt, HushError) as error:
+            status.doing(f"ended: {error}" if isinstance(error, HushError) else "interrupted")
             say(f"What was done is kept. Go on with: hush server --federation {federation} --resume {folder.path}")
             raise
         write_pages(folder, result)
@@ -105,7 +126,7 @@ def serve(
     say(f"Everything is in {folder.path}")
 
 
-def _progress(status: _Status, rounds: int) -> Callable[[dict[str, Any]], None]:
+def _progress(status: _Status, rounds: int, clients: Any) -> Callable[[dict[str, Any]], None]:
     """A line a round: what took minutes is worth one."""
     last = time.monotonic()
 
@@ -115,7 +136,9 @@ def _progress(status: _Status, rounds: int) -> Callable[[dict[str, Any]], None]:
             raise KeyboardInterrupt
         now = time.monotonic()
         again = f"  after {record['tried_again']} that broke off" if record.get("tried_again") else ""
-        told = f"round {record['round']} of {rounds}: {figures(record)}{again}  {now - last:.1f} s"
+        opened = clients.opened
+        summed = "" if opened is None else f"  {len(opened.included)} of {len(opened.session.cohort)} clients"
+        told = f"round {record['round']} of {rounds}: {figures(record)}{summed}{again}  {now - last:.1f} s"
         last = now
         say(told)
         status.doing(told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,21 +45,17 @@ def delta_of(ledger: str | None, population: str, rollback_protection: bool) -> 
     """The delta of the budget that a run will be held to, where its ledger has one: what is said of the run is said at that."""
     if ledger is None or not Path(ledger).is_file():
         return None
-    opened = Ledger(ledger, rollback_protection=rollback_protection)
-    try:
+    with closing(Ledger(ledger, rollback_protection=rollback_protection)) as opened:
         pool = opened.populations.get(population.strip())
         return pool.delta if pool is not None else None
-    finally:
-        opened.close()
 
 
 def refuse_uncharged(run: Run, done: Result) -> None:
     """A complete run that is asked for with a ledger must have been charged there."""
     if run.config.ledger is None or run.privacy.plan is None or done.run_id is None:
         return
-    ledger = Ledger(run.config.ledger, rollback_protection=run.config.rollback_protection)
-    charged = sum(pool.runs[done.run_id].charges for pool in ledger.populations.values() if done.run_id in pool.runs)
-    ledger.close()
+    with closing(Ledger(run.config.ledger, rollback_protection=run.config.rollback_protection)) as ledger:
+        charged = sum(pool.runs[done.run_id].charges for pool in ledger.populations.values() if done.run_id in pool.runs)
     if charged < (done.rounds_charged or 0):
         raise UsageError(f"This run is complete and was charged elsewhere, not in {run.config.ledger}: choose another folder.")
 
@@ -123,8 +119,7 @@ def account_of(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAc
     if run.privacy.plan is None or path is None:
         yield None
         return
-    ledger = Ledger(path, own=run.config.ledger is None, rollback_protection=run.config.rollback_protection)
-    try:
+    with closing(Ledger(path, own=run.config.ledger is None, rollback_protection=run.config.rollback_protection)) as ledger:
         name = run.config.population or run.data.task.name
         account = ledger.open_run(run.identity.run_id, name, run.privacy.plan)
         if account.charges < now.charges or ledger.charged_here(account.run) is False:
@@ -136,8 +131,6 @@ def account_of(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAc
         if account.new and run.config.ledger is not None:
             warnings.warn(f"'{name}' is new in {path} and has no budget: rounds are recorded, not limited.", stacklevel=2)
         yield account
-    finally:
-        ledger.close()
 
 
 def charge(run: Run, account: RunAccount | None, now: Snapshot, total: Tensor | None) -> int:

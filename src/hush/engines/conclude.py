@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from hush.cohort import Cohort, sampling_name
 from hush.config import RunConfig
 from hush.core import Method, State, within
 from hush.engines.evaluate import evaluate
 from hush.engines.federation import AmortisedFederation
+from hush.engines.fingerprint import device_name
 from hush.engines.judge import best_by, score_of_clients, un_noised, uplink_bytes
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
@@ -19,6 +18,7 @@ from hush.local.per_example import L2Clip
 from hush.plain import plain
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import UNPROTECTED, RunAccount
+from hush.privacy.population import Population
 from hush.privacy.settle import as_charged, certify, claim_without_proof, figures_of
 from hush.privacy.shares import contacted
 from hush.privacy.vocabulary import Enrolled, Plan
@@ -59,7 +59,7 @@ def _what_ran(run: Run, now: Snapshot) -> dict[str, Any]:
         "parameters": run.data.learner.dim,
         "clip": clip_of(run.method, now.state),
         "run_id": run.identity.run_id,
-        "device": _describe(run.data.learner.device),
+        "device": device_name(run.data.learner.device),
         "hush_version": __version__,
         "notes": task.notes,
         "caveats": run.data.caveats + unprotected,
@@ -215,8 +215,13 @@ def _population(run: Run, account: RunAccount | None) -> dict[str, Any] | None:
     """What all runs on the same clients spent together, where they share a ledger."""
     if account is None or run.config.ledger is None or run.privacy.delta is None:
         return None
-    pool = account.ledger.populations[account.population]
-    delta = pool.delta if pool.delta is not None else run.privacy.delta
+    ledger = account.ledger
+    return spent_together(ledger.populations[account.population], run.privacy.delta, ledger.entries, ledger.head)
+
+
+def spent_together(pool: Population, delta: float, entries: int, head: str) -> dict[str, Any]:
+    """What a ledger up to one of its entries says of a population, at its own delta or else this one."""
+    delta = pool.delta if pool.delta is not None else delta
     return {
         "name": pool.name,
         "runs": len(pool.runs),
@@ -225,10 +230,6 @@ def _population(run: Run, account: RunAccount | None) -> dict[str, Any] | None:
         "budget": pool.epsilon,
         "adaptive": pool.adaptive,
         "epsilon_adaptive": pool.filtered() if pool.adaptive else None,
-        "ledger_entries": account.ledger.entries,
-        "ledger_head": account.ledger.head,
+        "ledger_entries": entries,
+        "ledger_head": head,
     }
-
-
-def _describe(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from hush.core import Bound, Chain, Method, Public, Round, Server, Shard, State, Transform, Wire, is_ours
+from hush.core import Chain, Method, Public, Round, Server, Shard, State, Transform, is_ours
 from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
 from hush.rows import l2, places, total
@@ -74,20 +74,23 @@ class Recorder:
 
     @property
     def train_loss(self) -> float | None:
-        losses = torch.cat(self.losses) if self.losses else torch.zeros(0)
-        losses = losses[torch.isfinite(losses)]
+        losses = _finite(_joined(self.losses))
         return float(losses.mean()) if len(losses) else None
+
+    @property
+    def not_finite(self) -> int:
+        """Clients that returned NaN or infinity."""
+        norms = _joined(self.update_norms)
+        return len(norms) - len(_finite(norms))
 
     def summary(self) -> dict[str, float | int | None]:
         """The round's figures; a norm is of the cohort's mean, in the model's own units."""
-        norms = torch.cat(self.update_norms) if self.update_norms else torch.zeros(0)
-        entering = torch.cat(self.clip_norms) if self.clip_norms else torch.zeros(0)
-        finite = norms[torch.isfinite(norms)]
+        norms, entering = _joined(self.update_norms), _joined(self.clip_norms)
         figures: dict[str, float | int | None] = {
             "participants": len(norms),
-            "not_finite": len(norms) - len(finite),
+            "not_finite": self.not_finite,
             "train_loss": self.train_loss,
-            "median_update_norm": float(finite.median()) if len(finite) else None,
+            "median_update_norm": _median(norms),
             "clip": self.clip if math.isfinite(self.clip) else None,
             "median_norm_at_clip": _median(entering),
             "clipped_fraction": float((entering > self.clip).double().mean()) if len(entering) else None,
@@ -102,14 +105,11 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Watched(Transform):
-    """A part of the pipeline that reports what passes through it; it changes nothing."""
+    """A part of the pipeline that reports what passes through it in a round; it changes nothing, and answers nothing else."""
 
     part: Transform
     index: int
     recorder: Recorder
-
-    def init(self, dim: int) -> State:
-        return self.part.init(dim)
 
     def prepare(self, params: Tensor, state: State, rnd: Round, server: Server) -> Public:
         return self.part.prepare(params, state, rnd, server)
@@ -121,6 +121,10 @@ class Watched(Transform):
 
     def beside(self, x: Tensor, scores: Tensor) -> Tensor:
         return self.part.beside(x, scores)
+
+    @property
+    def covers(self) -> bool:
+        return self.part.covers
 
     def cover(self, x: Tensor, rnd: Round, own: OwnSecrets | None) -> Tensor:
         return self.part.cover(x, rnd, own)
@@ -138,15 +142,6 @@ class Watched(Transform):
         self.recorder.decoded(self.index, self.part, total, out, clean)
         return out, after
 
-    def wire(self, incoming: Wire) -> Wire:
-        return self.part.wire(incoming)
-
-    def broadcast(self, dim: int) -> int:
-        return self.part.broadcast(dim)
-
-    def bound(self, incoming: Bound) -> Bound:
-        return self.part.bound(incoming)
-
     def room(self, after: float | None, public: Public) -> float | None:
         return self.part.room(after, public)
 
@@ -159,23 +154,15 @@ def watched(method: Method, recorder: Recorder) -> Method:
 
 def client_spread(learner: FlatModel, params: Tensor, shard: Shard, most: int = 4096) -> dict[str, float | None]:
     """How unequally the model serves the clients: its accuracy on each one's own examples."""
-    empty = {"client_accuracy_mean": None, "client_accuracy_std": None, "client_accuracy_min": None}
-    size = shard.size
-    room = torch.cumsum(size, 0) <= most
-    start, size = shard.start[room], size[room]
-    start, size = start[size > 0], size[size > 0]
-    if not len(size):
-        return dict(empty)
-    rows, owner = places(start, size)
-    correct = learner.scores(params, shard.x[rows], shard.y[rows]).correct
+    names = ("client_accuracy_mean", "client_accuracy_std", "client_accuracy_min")
+    some = (torch.cumsum(shard.size, 0) <= most) & (shard.size > 0)
+    size = shard.size[some]
+    rows, owner = places(shard.start[some], size)
+    correct = learner.scores(params, shard.x[rows], shard.y[rows]).correct if len(size) else None
     if correct is None:
-        return dict(empty)
+        return dict.fromkeys(names)
     accuracy = torch.zeros(len(size), device=size.device, dtype=correct.dtype).index_add_(0, owner, correct) / size
-    return {
-        "client_accuracy_mean": float(accuracy.mean()),
-        "client_accuracy_std": float(accuracy.std(correction=0)),
-        "client_accuracy_min": float(accuracy.min()),
-    }
+    return dict(zip(names, map(float, (accuracy.mean(), accuracy.std(correction=0), accuracy.min())), strict=True))
 
 
 def _finite_sum(x: Tensor) -> Tensor:
@@ -187,6 +174,14 @@ def _norm(x: Tensor) -> float:
     return float(torch.linalg.vector_norm(x.double()))
 
 
+def _joined(chunks: list[Tensor]) -> Tensor:
+    return torch.cat(chunks) if chunks else torch.zeros(0)
+
+
+def _finite(x: Tensor) -> Tensor:
+    return x[torch.isfinite(x)]
+
+
 def _median(x: Tensor) -> float | None:
-    finite = x[torch.isfinite(x)]
+    finite = _finite(x)
     return float(finite.median()) if len(finite) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from hush.cohort import Cohort
 from hush.config import RunConfig
 from hush.core import LocalUpdate, Method, Round, Server, Shard, Wire
 from hush.engines.federation import beside_the_vector, letters_of
-from hush.engines.memory import chunk_size, default_memory, parse_bytes
+from hush.engines.memory import allowed_bytes, chunk_size
 from hush.engines.run import Placed, pick_device
 from hush.engines.setup import fitted
 from hush.errors import UsageError
@@ -88,40 +88,31 @@ def _refuse_narrow_grids(method: Method, dim: int) -> None:
 def _training(config: RunConfig, method: Method, task: Task, cohort: Cohort, data: Placed) -> float:
     """Seconds a round: the clients' training, and the server's where a part of the method has it train."""
     learner, x, y = data.learner, data.train.x, data.train.y
-    allowance = parse_bytes(config.memory) if config.memory is not None else default_memory(learner.device)
-    chunk = min(chunk_size(learner, method.local, x, y, allowance), max(1, round(cohort.size)), 16)
+    allowed = allowed_bytes(config.memory, learner.device)
+    chunk = min(chunk_size(learner, method.local, x, y, allowed), max(1, round(cohort.size)), 16)
     ids = torch.arange(chunk, device=learner.device)
     own = OwnSecrets.simulated(Secret(bytes(32)), ids.tolist())  # nothing that is drawn here is kept
     shard = Shard(x, y, torch.zeros_like(ids), torch.full_like(ids, len(x)), own)
-    timed = _Timed(learner, Round(0, 0, cohort.size, method.pipeline.room()))
-    each_round = timed.seconds(method.local, shard) * _steps(method.local, task.train.sizes) * cohort.size / chunk
+    rnd, public = Round(0, 0, cohort.size, method.pipeline.room()), data.server.public
+    each_round = _seconds(learner, rnd, method.local, shard, task.train.sizes) * cohort.size / chunk
     for part in method.pipeline.parts:
-        public = data.server.public
         if isinstance(part, TopK | Votes) and public is not None:
-            each_round += timed.seconds(part.training, public) * _steps(part.training, public.size)
+            each_round += _seconds(learner, rnd, part.training, public, public.size)
     return each_round
 
 
-class _Timed(NamedTuple):
-    learner: FlatModel
-    rnd: Round
-
-    def seconds(self, local: LocalUpdate, data: Shard) -> float:
-        """One step of local training on `data`, timed over two; all of it where it is not made of steps."""
-        learner, short, took = self.learner, local.shortened(2), 0.0
-        keys = keys_of(0, torch.arange(len(data.size), device=learner.device))
-        for _ in range(2):  # the first pass pays for set-up
-            began = time.perf_counter()
-            short(learner, learner.initial(), data, self.rnd, keys, None)
-            if learner.device.type == "cuda":
-                torch.cuda.synchronize()
-            took = time.perf_counter() - began
-        return took / int(short.steps_of(data.size.cpu()).max())
-
-
-def _steps(local: LocalUpdate, sizes: Tensor) -> float:
-    """What a client trains on average, in the steps that were timed."""
-    return float(local.steps_of(sizes.cpu()).double().mean())
+def _seconds(learner: FlatModel, rnd: Round, local: LocalUpdate, data: Shard, sizes: Tensor) -> float:
+    """What clients of these sizes train on average: by one step on `data`, timed over two; or all where it has no steps."""
+    short, took = local.shortened(2), 0.0
+    keys = keys_of(0, torch.arange(len(data.size), device=learner.device))
+    for _ in range(2):  # the first pass pays for set-up
+        began = time.perf_counter()
+        short(learner, learner.initial(), data, rnd, keys, None)
+        if learner.device.type == "cuda":
+            torch.cuda.synchronize()
+        took = time.perf_counter() - began
+    step = took / int(short.steps_of(data.size.cpu()).max())
+    return step * float(local.steps_of(sizes.cpu()).double().mean())
 
 
 def _judging(config: RunConfig, task: Task, data: Placed, rounds: int) -> float:

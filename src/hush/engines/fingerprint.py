@@ -39,11 +39,15 @@ def _digest(tensors: list[Tensor]) -> str:
     return digest.hexdigest()
 
 
+def device_name(place: torch.device) -> str:
+    """A GPU's own, or `cpu`."""
+    return torch.cuda.get_device_name(place) if place.type == "cuda" else place.type
+
+
 def arithmetic(place: torch.device) -> tuple[str, ...]:
     """What changes results by more than the order of a sum: the device, PyTorch's version, and how exactly it multiplies."""
-    name = torch.cuda.get_device_name(place) if place.type == "cuda" else place.type
     try:
         precision = torch.get_float32_matmul_precision()
     except RuntimeError:  # set through PyTorch's newer interface, one backend at a time
         precision = str(getattr(torch.backends.cuda.matmul, "fp32_precision", "mixed"))
-    return name, torch.__version__, precision
+    return device_name(place), torch.__version__, precision

@@ -14,6 +14,13 @@ from hush.privacy.guarantee import Guarantee
 from hush.privacy.settle import Proof
 from hush.privacy.theorems import Claim
 
+REPEATED = (
+    *("method", "data", "model", "clients", "cohort", "sampling", "rounds", "rounds_charged", "rounds_counted", "rounds_aborted"),
+    *("secure_sum", "noise_multiplier", "claimed_epsilon", "population", "run_id", "hush_version", "caveats", "un_noised"),
+    "no_guarantee",
+)
+"""What a certificate says as the result does."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -114,35 +121,14 @@ class Result:
 
     def certificate(self, model_sha256: str | None = None) -> dict[str, Any]:
         """What was proved, in a form to file: the statement and its assumptions, no figure of any client's data."""
-        keys = (
-            "method",
-            "data",
-            "model",
-            "clients",
-            "cohort",
-            "sampling",
-            "rounds",
-            "rounds_charged",
-            "rounds_counted",
-            "rounds_aborted",
-            "secure_sum",
-        )
-        facts = {
-            key: getattr(self, key)
-            for key in (*keys, "noise_multiplier", "claimed_epsilon", "population", "run_id", "hush_version")
+        figures = self.to_dict()
+        facts = {"format": FORMAT} | {key: figures[key] for key in REPEATED} | proof_to_dict(self.proof)
+        return facts | {
+            "claim": self.claim.to_dict() if self.claim else None,
+            "configuration": self.configuration,
+            "configuration_sha256": digest(self.configuration),
+            "model_sha256": model_sha256,
         }
-        facts = {"format": FORMAT} | facts
-        facts |= {"caveats": list(self.caveats), "un_noised": list(self.un_noised), "no_guarantee": self.no_guarantee}
-        return (
-            facts
-            | proof_to_dict(self.proof)
-            | {
-                "claim": self.claim.to_dict() if self.claim else None,
-                "configuration": self.configuration,
-                "configuration_sha256": digest(self.configuration),
-                "model_sha256": model_sha256,
-            }
-        )
 
     def sentence(self, beside: Result | None = None) -> str:
         """What was learned, what privacy was spent, what it cost in bytes, in words a person can repeat."""

@@ -55,13 +55,13 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
     else:
         summed = secure_sum(run, method, now, ids, rnd, public, recorder, pay)
     openly = run.config.diagnostics or run.privacy.plan is None  # how many clients returned NaN is an un-noised fact about them
-    if openly:
-        _warn_of_nan(recorder)
+    bad = recorder.not_finite if openly else 0  # they contribute zero
+    if bad and bad == sum(map(len, recorder.update_norms)):
+        warnings.warn("In some rounds every client returned NaN or infinity: check the data, or lower lr.", stacklevel=2)
     params, state = now.params, now.state
     if summed.total is not None:
         params, state = method.finish(params, summed.total, state, rnd, public, run.identity.secret)
     if not bool(torch.isfinite(params).all()):
-        bad = sum(int((~torch.isfinite(norms)).sum()) for norms in recorder.update_norms) if openly else 0
         raise Diverged(
             f"The model became NaN or infinite in round {now.round + 1} of {run.rounds}: lower lr"
             + (f", or look for NaN in the data ({bad} of its clients returned such)" if bad else "")
@@ -91,10 +91,3 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
         if is_judged(run, now.round):
             details |= client_spread(run.data.learner, run.method.model(now.params, now.state), run.data.train.shard(ids))
     return now, record, details
-
-
-def _warn_of_nan(recorder: Recorder) -> None:
-    """Clients that are not finite contribute zero; where that is all of them, say so."""
-    norms = torch.cat(recorder.update_norms) if recorder.update_norms else torch.zeros(0)
-    if len(norms) and not bool(torch.isfinite(norms).any()):
-        warnings.warn("In some rounds every client returned NaN or infinity: check the data, or lower lr.", stacklevel=2)

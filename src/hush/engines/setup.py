@@ -18,7 +18,7 @@ from hush.engines import charging
 from hush.engines.evaluate import refuse_broken_metrics
 from hush.engines.federation import FEDERATIONS, Remote
 from hush.engines.fingerprint import arithmetic, fingerprint
-from hush.engines.memory import chunk_size, default_memory, parse_bytes, slots
+from hush.engines.memory import allowed_bytes, chunk_size, slots
 from hush.engines.run import Identity, Placed, Privacy, Run, pick_device
 from hush.errors import UsageError
 from hush.local import frozen
@@ -102,7 +102,9 @@ def assemble(config: RunConfig, method: Method, task: Task, cohort: Cohort, remo
     if method.pipeline.needs_public and data.server.public is None:
         raise UsageError(f"{method.name} learns from public examples and the task has none: give it some (public=N, --public N).")
     settled = _settle(config, fitted(method, data), task, cohort)
-    method, config = settled.method, _completed(config, settled, task)
+    method, config = settled.method, replace(config, population=config.population or task.name)
+    if config.diagnostics is None:  # un-noised figures would go around a guarantee
+        config = replace(config, diagnostics=settled.plan is None)
     if settled.refused is not None:
         method = replace(method, local=_initial_round(method, data, cohort, config.seed))
     privacy = _protection(config, settled, task, method, cohort, apart, summed, remote)
@@ -185,12 +187,6 @@ def _settle(config: RunConfig, method: Method, task: Task, cohort: Cohort) -> Se
     return settled
 
 
-def _completed(config: RunConfig, settled: Settled, task: Task) -> RunConfig:
-    """Whose privacy is spent, and whether un-noised figures are kept: they would go around a guarantee."""
-    diagnostics = settled.plan is None if config.diagnostics is None else config.diagnostics
-    return replace(config, population=config.population or task.name, diagnostics=diagnostics)
-
-
 def _protection(
     config: RunConfig,
     settled: Settled,
@@ -226,7 +222,7 @@ def _identity(config: RunConfig, privacy: Privacy, method: Method, task: Task, c
 def _sized(config: RunConfig, data: Placed, method: Method, apart: bool) -> tuple[Placed, int]:
     """How many clients train side by side, and what their single examples' gradients may take."""
     learner, train = data.learner, data.train
-    allowed = parse_bytes(config.memory) if config.memory is not None else default_memory(learner.device)
+    allowed = allowed_bytes(config.memory, learner.device)
     if method.local.draws_its_own:  # half for the clients side by side, half for the gradients of their single examples
         allowed //= 2
     chunk = config.chunk if len(train.x) else 1  # where clients are elsewhere, nobody trains here

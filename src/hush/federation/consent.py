@@ -8,11 +8,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from hush.engines.federation import beside_the_vector
 from hush.errors import DataError, UsageError
 from hush.federation.folders import read_text
 from hush.federation.letters import printable
 from hush.federation.proposal import Agreement
 from hush.names import pick
+from hush.privacy.attack import risk
 from hush.privacy.certificate import statement
 from hush.privacy.guarantee import at_least
 from hush.secagg.parameters import THREATS
@@ -129,18 +131,19 @@ def words(told: Agreement, me: int, before: float = 0.0) -> list[str]:
         f"You are {members.names[me]}.",
         f"You are in at most {told.participations} sums, of at least {terms.smallest} clients each, of whom at least "
         f"{terms.fewest(terms.smallest)} must still be there when a sum is opened.",
-        f"You send about {_size(message.bytes)} a round and receive about {_size(received)}.",
+        f"You send about {_size(message.bytes + beside_the_vector(terms))} a round and receive about {_size(received)}.",
     ]
     if run.code is not None:
         lines.append(f"The method is not Hush's own: {run.code}.")
     if told.proof is None:
         return list(map(printable, [*filter(None, lines), f"NOTHING IS PROVED: {told.refused or 'no noise is added'}"]))
     proved = told.proof.server or told.proof.guarantee
-    said = statement(proved)
+    said, caught = statement(proved), risk(told.proof.plan).true_positives
     lines += [
         f"Protected is {said['protected']}; hidden is {said['hidden']}.",
         f"Against {said['against']}.",
         f"In all rounds together: epsilon {at_least(proved.epsilon)} at delta {at_least(proved.delta, 2)}.",
+        f"What that means: somebody who wrongly accuses one in a hundred of having taken part may be right about {caught:.0%}.",
         f"You agreed to epsilon {at_least(before)} in earlier runs of this federation, which adds to it." if before else "",
         f"The server: {THREATS[terms.threat]}; at most {terms.corrupted:.0%} of a cohort help it.",
     ]

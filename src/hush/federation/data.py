@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,14 @@ def task_of(proposal: Proposal, source: str | None) -> Task:
 def _none(told: Examples) -> tuple[Tensor, Tensor]:
     targets = torch.zeros(0, 1) if told.numbers else torch.zeros(0, dtype=torch.int64)
     return torch.zeros(0, *told.shape, dtype=getattr(torch, told.dtype)), targets
+
+
+def check_source(source: str) -> None:
+    """That there is something to read, before anybody proposes anything."""
+    if _is_function(source):
+        _called(source)
+    elif not Path(source).exists():
+        raise DataError(f"There is no file or folder {source}.")
 
 
 def missing_columns(source: str, told: Examples) -> list[str]:
@@ -75,6 +84,8 @@ def _called(source: str) -> Any:
             function = from_file(source).value
         else:
             module, _, name = source.partition(":")
+            if "" not in sys.path and str(Path.cwd()) not in sys.path:
+                sys.path.insert(0, str(Path.cwd()))  # as python itself looks for what is typed
             function = getattr(importlib.import_module(module), name)
         made = function()
         if not isinstance(made, tuple | list) or len(made) != 2:

@@ -36,7 +36,10 @@ INSECURE = "letters travelled without TLS and node authentication (--insecure): 
 def resolved(asked: RunConfig, members: Members) -> Experiment:
     """The run as it is proposed: every default filled in, the sum secure, everybody of the roster a client."""
     clients = len(members.cards)
-    told = replace(asked, secure=True, clients=clients, diagnostics=False)
+    if asked.clients not in (None, clients):
+        raise UsageError(f"The roster has {clients:,} clients, not {asked.clients:,}: leave --clients out.")
+    mode = "secure" if asked.noise_seed is None else asked.noise_mode  # shares are exact, and nobody repeats them
+    told = replace(asked, secure=True, clients=clients, diagnostics=False, noise_mode=mode)
     if asked.sampling is None:
         told = replace(told, sampling="rotation")
     if asked.cohort is None and told.sampling == "rotation":

@@ -30,6 +30,8 @@ from hush.secagg.identity import Identity
 from hush.secagg.messages import MOST_AHEAD
 
 _POLL = 0.5
+_AFTER_NO = 15.0
+"""Seconds before somebody who said no is asked again."""
 _Part = tuple[list[bytes], tuple[list[Any], list[bytes]] | None]
 """Messages of the secure sum to one client, and the model, where it trains."""
 _Out = Mapping[int, tuple[dict[str, Any], list[bytes]]]
@@ -69,12 +71,16 @@ class Standing:
     fresh: bool = False
     """It answered the last thing that it was asked."""
     refused: str = ""
+    done: bool = False
+    """It was told that the run is over."""
     asked_again: float = 0.0
     keys_until: int = 0
 
     def in_words(self, reachable: bool) -> str:
         if self.refused:
             return f"says no: {self.refused}"
+        if self.done:
+            return "took part; the run is over"
         if not reachable:
             return "not connected"
         return "takes part" if self.agreed and self.fresh else "was asked" if not self.agreed else "did not answer"
@@ -300,13 +306,12 @@ class RemoteFederation(Remote):
             if names != told:
                 told = names
                 self.tell(f"waiting for {len(missing)} of {len(wanted)} clients: {names}")
-            for number in missing:
-                if self.standing[number].refused:
-                    name, why = self.standing[number].name, self.standing[number].refused
-                    raise HushError(
-                        f"{name} does not take part: {why}. Take it out of the roster (hush federation remove), or change the run."
-                    )
             if time.monotonic() - since > self.patience.absent:
+                if (no := next((self.standing[number] for number in missing if self.standing[number].refused), None)) is not None:
+                    raise Unreachable(
+                        f"{no.name} does not take part: {no.refused}. Take it out of the roster (hush federation remove), or "
+                        "change the run."
+                    )
                 raise Unreachable(f"For {self.patience.absent:.0f} s these clients were not there: {names}.")
             self.carrier.receive(_POLL)
 
@@ -332,13 +337,18 @@ class RemoteFederation(Remote):
         for number, answer in self.ask(out, lambda answered: True).items():
             state, kind = self.standing[number], answer.head.get("kind")
             if kind == "yes" and answer.pieces:
-                state.agreed = state.fresh = True
+                state.agreed, state.fresh, state.refused = True, True, ""
                 if isinstance(further := answer.head.get("next"), int) and further < self._server.next_round + MOST_AHEAD:
                     self._next = max(self._next, further)
                 self._take_keys(number, answer.pieces[0])
-            elif kind in ("no", "refused"):
-                state.refused = letters.printable(str(answer.head.get("why", ""))[:500]) or "it does not say why"
-                self.tell(f"{state.name} says no: {state.refused}")
+            elif kind in ("no", "refused"):  # it may change its mind, or mend its data, while the server is patient
+                state.asked_again = time.monotonic() + _AFTER_NO
+                before, state.refused = (
+                    state.refused,
+                    letters.printable(str(answer.head.get("why", ""))[:500]) or "it does not say why",
+                )
+                if state.refused != before:
+                    self.tell(f"{state.name} says no: {state.refused}")
         self._show()
 
     def ask(self, out: _Out, enough: Callable[[set[int]], bool]) -> dict[int, Letter]:
@@ -394,7 +404,8 @@ class RemoteFederation(Remote):
         there = self.carrier.reachable()
         out: _Out = {n: ({"kind": "over"}, []) for n, state in enumerate(self.standing) if state.agreed and self._keys[n] in there}
         if out:
-            self.ask(out, lambda answered: True)
+            for number in self.ask(out, lambda answered: True):
+                self.standing[number].done = True
         self._show()
 
     def _show(self) -> None:

@@ -82,15 +82,12 @@ class AmortisedClient:
             raise Refused("This client has not met the others.")
         if self.terms.participations is not None and self.opened >= self.terms.participations:
             raise Refused(f"Client {self.number} has been in {self.opened} sums: no more were agreed on.")
-        vector = np.asarray(vector)
-        if vector.shape != (self.terms.entries,) or vector.dtype.kind not in "iu":
-            raise UsageError(f"A vector to sum has {self.terms.entries:,} whole numbers, not {vector.shape} of {vector.dtype}.")
+        own = self.terms.own_copy(vector)
         self._next, self.opened = round + 1, self.opened + 1
-        masked = reduced(vector, self.terms.bits)
         seeds = {j: hmac.digest(seed, b"hush secagg round" + round.to_bytes(8, "big"), "sha256") for j, seed in self._seeds.items()}
         later = [seed for j, seed in seeds.items() if j > self.number]
-        add_masks(masked, later, [seed for j, seed in seeds.items() if j < self.number])
-        return seal(self._identity, Kind.MASKED, self.number, round, self._about, *pack(masked, self.terms.bits))
+        add_masks(own, later, [seed for j, seed in seeds.items() if j < self.number])
+        return seal(self._identity, Kind.MASKED, self.number, round, self._about, *pack(own, self.terms.bits))
 
     def __repr__(self) -> str:
         return f"AmortisedClient({self.number} of {len(self.roster.clients)}, next round {self._next})"
@@ -112,7 +109,6 @@ class AmortisedServer:
 
     def take_keys(self, sender: int, message: bytes) -> None:
         """A client's key."""
-        self._check(sender)
         key = SignedKey.from_bytes(bytes(open_message(message, self.roster, sender, Kind.KEYS, _SETUP, self._about)))
         usable = len(key.to_bytes()) == SIGNED_KEY_BYTES and is_usable(key.cipher) and is_usable(key.mask)
         if not usable or not key.holds(self.roster, self._about, sender, _SETUP):
@@ -135,7 +131,6 @@ class AmortisedServer:
 
     def receive(self, sender: int, message: bytes) -> None:
         """A client's vector of this round, once."""
-        self._check(sender)
         if sender in self._came:
             raise BadMessage(sender, "its vector of this round is here already")
         body = open_message(message, self.roster, sender, Kind.MASKED, self._round, self._about)
@@ -149,7 +144,3 @@ class AmortisedServer:
         if missing := set(range(len(self.roster.clients))) - self._came:
             raise Aborted(f"{len(missing)} clients are missing, the first of them client {min(missing)}: their masks stay.")
         return reduced(self._sum, self.terms.bits)
-
-    def _check(self, sender: int) -> None:
-        if not 0 <= sender < len(self.roster.clients):
-            raise BadMessage(sender, "nobody was enrolled under this number")

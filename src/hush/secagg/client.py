@@ -41,7 +41,7 @@ from hush.secagg.messages import (
     seal,
     vote_statement,
 )
-from hush.secagg.packing import pack, reduced
+from hush.secagg.packing import pack
 from hush.secagg.terms import Session, Terms
 
 GetVector = Callable[[], npt.NDArray[np.integer]]
@@ -58,8 +58,9 @@ class Client:
         self._identity = identity
         self._prepared: dict[int, RoundKeys] = {}
         self._rounds: dict[int, ClientRound] = {}
-        self._next = next_round
-        self._tally = Tally(opened)
+        self.next_round = next_round
+        """The first round that this client may still join. One that is started again must be given it: rounds are not repeated."""
+        self._tally = Tally(self.number, terms.participations, opened)
         self._born = time.time_ns().to_bytes(8, "big")  # of two sets of keys the server takes the newer
 
     @property
@@ -67,11 +68,6 @@ class Client:
         """Sums that this client let be opened, whatever the server says came of them; with a malicious server, those that it sent
         a vector to, since others may open them. To be kept like `next_round`."""
         return self._tally.opened
-
-    @property
-    def next_round(self) -> int:
-        """The first round that this client may still join. One that is started again must be given it: rounds are not repeated."""
-        return self._next
 
     @property
     def prepared_rounds(self) -> frozenset[int]:
@@ -89,7 +85,7 @@ class Client:
         """
         wanted = sorted(set(rounds))
         for round in wanted:
-            if round < self._next or round in self._prepared:
+            if round < self.next_round or round in self._prepared:
                 raise UsageError(f"Round {round} has keys already, or is over: a key serves one round, once.")
             if round >= wanted[0] + MOST_AHEAD:  # counted from where the server is, which may be far from this client's last round
                 raise UsageError(f"Round {round} is too far ahead: keys are kept for {MOST_AHEAD:,} rounds.")
@@ -115,36 +111,42 @@ class Client:
     def join(self, invitation: bytes) -> ClientRound:
         """Enter a round: its keys are used up, whatever comes of it. Rounds only go forward."""
         _, round = peek(invitation, None)
-        if round < self._next:
-            raise Refused(f"Round {round} is not after round {self._next - 1}: a round is not repeated.")
+        if round < self.next_round:
+            raise Refused(f"Round {round} is not after round {self.next_round - 1}: a round is not repeated.")
         if round not in self._prepared:
             raise Refused(f"Client {self.number} has no keys for round {round}.")
-        if self.terms.participations is not None and self.opened >= self.terms.participations:
-            raise Refused(_often_enough(self.number, self.opened, self.terms.participations))
+        self._tally.refuse_one_more()
         about = addressed(self.roster.digest, self.number)
         body = open_message(invitation, self.roster, None, Kind.INVITATION, round, about)
         keys = self._prepared[round]
-        self._next = round + 1
+        self.next_round = round + 1
         self._prepared = {later: own for later, own in self._prepared.items() if later > round}
         for earlier in sorted(self._rounds)[:-1]:  # the last one may still be under way
             self._rounds.pop(earlier).leave()
-        joined = ClientRound(self._identity, self.roster, self.terms, self.number, round, keys, body, self._tally)
+        joined = ClientRound(self, self._identity, self._tally, round, keys, body)
         self._rounds[round] = joined
         return joined
 
     def __repr__(self) -> str:
-        return f"Client({self.number} of {len(self.roster.clients)}, next round {self._next})"
-
-
-def _often_enough(number: int, opened: int, most: int) -> str:
-    return f"Client {number} has been in {opened} sums, and no more than {most} were agreed on."
+        return f"Client({self.number} of {len(self.roster.clients)}, next round {self.next_round})"
 
 
 @dataclass
 class Tally:
-    """How many sums a client has let be opened."""
+    """How many sums a client has let be opened, and the most that it may."""
 
-    opened: int = 0
+    client: int
+    most: int | None
+    opened: int
+
+    def refuse_one_more(self) -> None:
+        if self.most is not None and self.opened >= self.most:
+            raise Refused(f"Client {self.client} has been in {self.opened} sums, and no more than {self.most} were agreed on.")
+
+    def count(self) -> None:
+        """One sum more, or none where that were too many."""
+        self.refuse_one_more()
+        self.opened += 1
 
 
 @dataclass(frozen=True)
@@ -158,19 +160,9 @@ class _Shares:
 class ClientRound:
     """One client in one round: shares, masked vector, and one opening. Whatever it refuses ends it."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        roster: Roster,
-        terms: Terms,
-        me: int,
-        round: int,
-        keys: RoundKeys,
-        body: memoryview,
-        tally: Tally,
-    ) -> None:
-        self._tally = tally
-        self._identity, self._roster, self._me, self._keys = identity, roster, me, keys
+    def __init__(self, client: Client, identity: Identity, tally: Tally, round: int, keys: RoundKeys, body: memoryview) -> None:
+        self._identity, self._tally, self._keys = identity, tally, keys
+        self._roster, self._me = client.roster, client.number
         self.over = False
         self._held: dict[int, _Shares] = {}
         self._survivors: set[int] | None = None
@@ -178,7 +170,7 @@ class ClientRound:
         self._masked = False
         self._answered: set[bytes] = set()
         self._pairs: dict[int, Pair] = {}
-        self.session = self._read(body, terms, round)
+        self.session = self._read(body, client.terms, round)
         self._own = os.urandom(shamir.SECRET_BYTES)
         self.shares = self._share()
         """The answer to the invitation."""
@@ -290,18 +282,15 @@ class ClientRound:
         given = vector() if callable(vector) else vector
         if given is None:
             raise UsageError("The sum needs this client's vector.")
-        given = np.asarray(given)
-        if given.shape != (terms.entries,) or given.dtype.kind not in "iu":
-            raise UsageError(f"A vector to sum has {terms.entries:,} whole numbers, not {given.shape} of {given.dtype}.")
+        own = terms.own_copy(given)
         if terms.threat == "malicious":  # others may open the sum without asking this client again
-            self._tick()
+            self._tally.count()
         self._masked = True
-        masked = reduced(given, terms.bits)
         seeds = {j: self._pairs[j].seed(self._digest, self._me, j) for j in held}
         plus = [self_seed(self._own, self._digest, self._me), *(seed for j, seed in seeds.items() if j > self._me)]
-        add_masks(masked, plus, [seed for j, seed in seeds.items() if j < self._me])
+        add_masks(own, plus, [seed for j, seed in seeds.items() if j < self._me])
         self._held = held
-        return self._seal(Kind.MASKED, *pack(masked, terms.bits))
+        return self._seal(Kind.MASKED, *pack(own, terms.bits))
 
     def _hear(self, reader: Reader) -> bytes:
         """Who is in the sum, said once. A client opens only what holds enough others, and all whom it saw take part."""
@@ -326,18 +315,11 @@ class ClientRound:
         if living < self.session.graph.threshold:
             raise Refused(f"{living} neighbours are in the sum, and {self.session.graph.threshold} are needed.")
         if self.session.terms.threat != "malicious":
-            self._tick()
+            self._tally.count()
         self._survivors, self._told = survivors, told
         if self.session.terms.threat == "malicious":
             return self._seal(Kind.VOTE, self._identity.sign(vote_statement(self._digest, told)))
         return self._reveal()
-
-    def _tick(self) -> None:
-        """One sum more, or none where that were too many."""
-        most = self.session.terms.participations
-        if most is not None and self._tally.opened >= most:
-            raise Refused(_often_enough(self._me, self._tally.opened, most))
-        self._tally.opened += 1
 
     def _count(self, reader: Reader) -> bytes:
         """Enough of the whole cohort signed that they were told of the same survivors: then nobody opens another sum."""

@@ -49,16 +49,6 @@ class Kind(IntEnum):
     COMPLAINT = 10
 
 
-@dataclass(frozen=True)
-class Envelope:
-    """A message whose length and signature were checked."""
-
-    kind: Kind
-    sender: int
-    round: int
-    body: memoryview
-
-
 def seal(identity: Identity, kind: Kind, sender: int, round: int, about: bytes, *body: Piece) -> bytes:
     """A message, signed. `about` is what it belongs to; the body may come in pieces, which are copied once."""
     header = _HEADER.pack(MAGIC, kind, sender, round, sum(memoryview(piece).nbytes for piece in body))
@@ -79,29 +69,32 @@ def _statement(about: bytes, header: bytes, *body: Piece) -> bytes:
 
 def peek(data: bytes, sender: int | None) -> tuple[Kind, int]:
     """The kind and round that a message claims, before its signature was checked."""
-    envelope = _open(data, sender)
-    return envelope.kind, envelope.round
+    kind, round, _ = _open(data, sender)
+    return kind, round
 
 
 def open_message(data: bytes, roster: Roster, sender: int | None, kind: Kind, round: int, about: bytes) -> memoryview:
     """The body of a message that must be of this kind, sender and round; `sender=None`: the server."""
-    envelope = _open(data, sender)
-    if envelope.kind is not kind:
-        raise BadMessage(sender, f"it is {envelope.kind.name.lower()} and {kind.name.lower()} was expected")
-    if envelope.round != round:
-        raise BadMessage(sender, f"it is of round {envelope.round} and this is round {round}")
+    if sender is not None and not 0 <= sender < len(roster.clients):
+        raise BadMessage(sender, "nobody was enrolled under this number")
+    own_kind, own_round, body = _open(data, sender)
+    if own_kind is not kind:
+        raise BadMessage(sender, f"it is {own_kind.name.lower()} and {kind.name.lower()} was expected")
+    if own_round != round:
+        raise BadMessage(sender, f"it is of round {own_round} and this is round {round}")
     public = roster.server if sender is None else roster.clients[sender]
     view = memoryview(data)
-    if not is_signed(public, bytes(view[-SIGNATURE_BYTES:]), _statement(about, bytes(view[: _HEADER.size]), envelope.body)):
+    if not is_signed(public, bytes(view[-SIGNATURE_BYTES:]), _statement(about, bytes(view[: _HEADER.size]), body)):
         raise BadMessage(sender, "its signature does not hold for this sender, round, roster and terms")
-    return envelope.body
+    return body
 
 
-def _open(data: bytes, sender: int | None) -> Envelope:
+def _open(data: bytes, sender: int | None) -> tuple[Kind, int, memoryview]:
+    """Kind, round and body of a message whose length was checked, and whose signature was not."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise BadMessage(sender, "it is not bytes")
     view = memoryview(data)
-    if len(view) < _HEADER.size + SIGNATURE_BYTES:
+    if len(view) < ENVELOPE_BYTES:
         raise BadMessage(sender, f"{len(view)} bytes are too few for a message")
     magic, kind, claimed, round, length = _HEADER.unpack_from(view)
     if magic != MAGIC:
@@ -110,9 +103,9 @@ def _open(data: bytes, sender: int | None) -> Envelope:
         raise BadMessage(sender, f"there is no kind {kind} of message")
     if claimed != (SERVER if sender is None else sender):
         raise BadMessage(sender, "it names another sender")
-    if length != len(view) - _HEADER.size - SIGNATURE_BYTES:
+    if length != len(view) - ENVELOPE_BYTES:
         raise BadMessage(sender, "its length is not the one it states")
-    return Envelope(Kind(kind), claimed, round, view[_HEADER.size : _HEADER.size + length])
+    return Kind(kind), round, view[_HEADER.size : _HEADER.size + length]
 
 
 class Reader:

@@ -68,11 +68,13 @@ def add_packed(total: Vector, data: bytes | memoryview, bits: int) -> None:
     """Adds packed entries to `total` in place, without unpacking them first."""
     if len(data) != packed_bytes(len(total), bits):
         raise ValueError(f"{len(total):,} entries of {bits} bits take {packed_bytes(len(total), bits):,} bytes, not {len(data):,}")
-    place, planes = 0, []
+    place = 0
+    planes: list[tuple[Vector, int]] = []
     for width, shift in _planes(bits):
         size = -(-len(total) * width // 8)
         raw = np.frombuffer(data, dtype=np.uint8, count=size, offset=place)
-        planes.append((raw.view(f"<u{width // 8}") if width >= 8 else _single_bits(raw, len(total)), shift))
+        plane = raw.view(f"<u{width // 8}") if width >= 8 else np.unpackbits(raw, count=len(total), bitorder="little")
+        planes.append((plane, shift))
         place += size
     for begin in range(0, len(total), _BLOCK):
         part = total[begin : begin + _BLOCK]
@@ -82,10 +84,6 @@ def add_packed(total: Vector, data: bytes | memoryview, bits: int) -> None:
                 own = own.astype(part.dtype)
                 np.left_shift(own, part.dtype.type(shift), out=own)
             np.add(part, own, out=part, casting="same_kind")
-
-
-def _single_bits(raw: npt.NDArray[np.uint8], entries: int) -> npt.NDArray[np.unsignedinteger]:
-    return np.unpackbits(raw, count=entries, bitorder="little")
 
 
 def _planes(bits: int) -> Iterator[tuple[int, int]]:

@@ -73,16 +73,12 @@ class Server:
         self.roster, self.terms = roster, terms
         self._identity, self._workers = identity, workers
         self._keys = KeyRing(roster, terms)
-        self._next = next_round
-
-    @property
-    def next_round(self) -> int:
+        self.next_round = next_round
         """The first round that can still be opened. One that is started again must be given it, and be sent the keys anew."""
-        return self._next
 
     def take_keys(self, sender: int, message: bytes) -> tuple[int, ...]:
         """Keep a client's keys for rounds ahead; which rounds."""
-        return self._keys.take(sender, message, self._next)
+        return self._keys.take(sender, message, self.next_round)
 
     def ready(self, round: int) -> set[int]:
         """The clients whose keys for this round are here."""
@@ -90,7 +86,7 @@ class Server:
 
     def open(self, round: int, cohort: Iterable[int]) -> ServerRound:
         """A round over those of `cohort` whose keys are here."""
-        if round < self._next:
+        if round < self.next_round:
             raise UsageError(f"Round {round} is over: rounds only go forward.")
         keys = self._keys.of(round)
         members = tuple(sorted(number for number in set(cohort) if number in keys))
@@ -102,12 +98,12 @@ class Server:
             _ = session.graph
         except UsageError as reason:
             raise Aborted(str(reason)) from None
-        self._next = round + 1
+        self.next_round = round + 1
         self._keys.forget(round)
         return ServerRound(self._identity, session, {number: keys[number] for number in members}, self._workers)
 
     def __repr__(self) -> str:
-        return f"Server({self.roster!r}, next round {self._next})"
+        return f"Server({self.roster!r}, next round {self.next_round})"
 
 
 class ServerRound:
@@ -124,7 +120,6 @@ class ServerRound:
         self._commitments: dict[int, bytes] = {}
         self._held: dict[int, tuple[int, ...]] = {}
         self._sum: Vector = np.zeros(session.terms.entries, dtype=kind_of(session.terms.bits))
-        self._sealed_by: set[int] = set()
         self._came: set[int] = set()
         self._told = b""
         self._complaints: dict[int, int] = {}
@@ -168,16 +163,14 @@ class ServerRound:
         if kind is Kind.MASKED and peek(message, sender)[0] is Kind.COMPLAINT:
             kind = Kind.COMPLAINT
         body = open_message(message, self.session.roster, sender, kind, self.session.round, self.session.digest)
-        if kind is Kind.SHARES:
-            self._take_shares(sender, body)
-        elif kind is Kind.MASKED:
-            self._take_vector(sender, body)
-        elif kind is Kind.COMPLAINT:
-            self._take_complaint(sender, body)
-        elif kind is Kind.VOTE:
-            self._take_vote(sender, body)
-        else:
-            self._take_opening(sender, body)
+        take = {
+            Kind.SHARES: self._take_shares,
+            Kind.MASKED: self._take_vector,
+            Kind.COMPLAINT: self._take_complaint,
+            Kind.VOTE: self._take_vote,
+            Kind.REVEAL: self._take_opening,
+        }
+        take[kind](sender, body)
         self.waiting.discard(sender)
         self.bytes_up[sender] += len(message)
 
@@ -239,15 +232,14 @@ class ServerRound:
         """Close this stage: whoever has not answered has vanished. The next letters, or none where the sum is there."""
         if self.done:
             raise UsageError("The round is over.")
-        answered = self._expected() - self.waiting
         try:
             if self.stage is Stage.SHARES:
-                return self._deliver(answered)
+                return self._deliver()
             if self.stage is Stage.VECTORS:
                 return self._tell_survivors()
             if self.stage is Stage.VOTES:
-                return self._tell_votes(answered)
-            self._open(answered)
+                return self._tell_votes()
+            self._open()
         except Aborted as reason:
             reason.opening = self.stage is Stage.OPENING
             self.stage = Stage.ABORTED
@@ -255,16 +247,9 @@ class ServerRound:
             raise
         return {}
 
-    def _expected(self) -> set[int]:
-        """Whom this stage asked."""
-        if self.stage is Stage.SHARES:
-            return set(self.session.cohort)
-        if self.stage is Stage.VECTORS:
-            return set(self._held)
-        return set(self._votes) if self.stage is Stage.OPENING and self._votes else set(self._came)
-
-    def _deliver(self, shared: set[int]) -> dict[int, bytes]:
+    def _deliver(self) -> dict[int, bytes]:
         """To each the letters of its neighbours. One with too few of them left is let go: it would refuse."""
+        shared = set(self._sealed)
         self._need(len(shared), "sent shares")
         threshold = self.session.graph.threshold
         while alone := {i for i in shared if sum(j in shared for j in self._around[i]) < threshold}:
@@ -276,7 +261,6 @@ class ServerRound:
         for number, senders in self._held.items():
             own = b"".join(j.to_bytes(4, "big") + self._sealed[j][number] for j in senders)
             out[number] = self._letter(Kind.DELIVERY, number, len(senders).to_bytes(4, "big") + own)
-        self._sealed_by = set(shared)
         self._sealed = {}
         return out
 
@@ -286,14 +270,13 @@ class ServerRound:
         self._next_stage(Stage.VOTES if self.session.terms.threat == "malicious" else Stage.OPENING, self._came)
         return {number: self._letter(Kind.SURVIVORS, number, self._told) for number in sorted(self._came)}
 
-    def _tell_votes(self, voted: set[int]) -> dict[int, bytes]:
-        quorum = self.session.quorum
+    def _tell_votes(self) -> dict[int, bytes]:
+        quorum, voted = self.session.quorum, sorted(self._votes)
         if len(voted) < quorum:
             raise Aborted(f"{len(voted)} clients vouch for the survivors, and {quorum} must.")
-        some = sorted(voted)[:quorum]
-        told = {j: j.to_bytes(4, "big") + self._votes[j] for j in some}
+        told = {j: j.to_bytes(4, "big") + self._votes[j] for j in voted[:quorum]}
         letters = {}
-        for number in sorted(voted):
+        for number in voted:
             others = [vote for j, vote in told.items() if j != number]
             letters[number] = self._letter(Kind.VOTES, number, len(others).to_bytes(4, "big") + b"".join(others))
         self._next_stage(Stage.OPENING, letters)
@@ -318,17 +301,14 @@ class ServerRound:
 
     # -- the opening ---------------------------------------------------------------------------------------------------------------
 
-    def _open(self, answered: set[int]) -> None:
+    def _open(self) -> None:
         """Put together what must go: the own masks of those in the sum, and the pairs of those that are not with those that are."""
         digest, terms = self.session.digest, self.session.terms
-        vanished = self._sealed_by - self._came
         suspects: set[int] = set()
-        plus: list[bytes] = []  # masks that are in the sum with this sign, and must leave it
+        # masks that are in the sum with this sign, and must leave it
+        plus = [self_seed(self._put_together(number, suspects, alive=True), digest, number) for number in sorted(self._came)]
         minus: list[bytes] = []
-        for number in sorted(self._came):
-            secret = self._put_together(number, suspects, alive=True)
-            plus.append(self_seed(secret, digest, number))
-        for number in sorted(vanished):
+        for number in sorted(self._held.keys() - self._came):  # they have vanished
             partners = [j for j in self._around[number] if j in self._came and number in self._held[j]]
             if not partners:
                 continue

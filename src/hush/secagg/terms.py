@@ -13,9 +13,12 @@ import struct
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from hush.errors import UsageError
 from hush.secagg.identity import Roster
-from hush.secagg.packing import LARGEST_BITS, packed_bytes
+from hush.secagg.packing import LARGEST_BITS, Vector, packed_bytes, reduced
 from hush.secagg.parameters import THREATS, Graph, exactly, graph_for, leak_bound, whole_above, whole_below
 
 LARGEST_VECTOR = 2**32 - 2**16
@@ -102,6 +105,13 @@ class Terms:
     def message_bytes(self) -> int:
         """Of one packed vector."""
         return packed_bytes(self.entries, self.bits)
+
+    def own_copy(self, vector: npt.NDArray[np.integer]) -> Vector:
+        """A vector to sum, checked, modulo 2^bits and in an array of its own."""
+        vector = np.asarray(vector)
+        if vector.shape != (self.entries,) or vector.dtype.kind not in "iu":
+            raise UsageError(f"A vector to sum has {self.entries:,} whole numbers, not {vector.shape} of {vector.dtype}.")
+        return reduced(vector, self.bits)
 
     @cached_property
     def digest(self) -> bytes:

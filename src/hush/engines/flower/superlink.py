@@ -70,6 +70,7 @@ class SuperLink:
         self.close()
 
     def _begin(self) -> None:
+        self._refuse_taken_port()
         self._logs.mkdir(parents=True, exist_ok=True)
         with (self._logs / "superlink.log").open("ab") as log:
             self._superlink = process.start(self._command(), self._place, log)
@@ -77,6 +78,18 @@ class SuperLink:
         self._write_connection()
         self._register()
         self._run()
+
+    def _refuse_taken_port(self) -> None:
+        family = socket.AF_INET6 if ":" in self._bind else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self._bind, self._port))
+            except OSError as error:
+                raise HushError(
+                    f"This machine cannot listen on {self._bind}:{self._port} ({error.strerror}): end what does "
+                    "(another hush server?), or give the address of this machine (--bind)."
+                ) from None
 
     def _command(self) -> list[str]:
         own = ["flower-superlink", "--host", self._bind, "--port", str(self._port)]
