@@ -343,10 +343,8 @@ class RemoteFederation(Remote):
                 self._take_keys(number, answer.pieces[0])
             elif kind in ("no", "refused"):  # it may change its mind, or mend its data, while the server is patient
                 state.asked_again = time.monotonic() + _AFTER_NO
-                before, state.refused = (
-                    state.refused,
-                    letters.printable(str(answer.head.get("why", ""))[:500]) or "it does not say why",
-                )
+                before, why = state.refused, letters.printable(str(answer.head.get("why", ""))[:500])
+                state.refused = why or "it does not say why"
                 if state.refused != before:
                     self.tell(f"{state.name} says no: {state.refused}")
         self._show()
