@@ -61,19 +61,14 @@ class RunFlags:
             raise UsageError(f"seeds must be at least 1, not {self.seeds}.")
         where = f" in {self.config}" if self.config else ""
         values = _read(self.config) if self.config is not None else {}
-        own = values.pop("set", {})
-        if not isinstance(own, dict):
-            raise UsageError(f"[set]{where} must be a table of key = value.")
-        own = own | parse_settings(self.set or [])
+        own = _table(values.pop("set", {}), where) | parse_settings(self.set or [])
         typed = self.values | ({} if method is None else {"method": method})
         if {"noise", "epsilon"} & typed.keys():  # a flag wins over the file, also where it says the same otherwise
             values = {key: value for key, value in values.items() if key not in ("noise", "epsilon")}
         values |= typed
         if "method" in values:
             values["method"] = whole_name(str(values["method"]))
-        for key in [key for key in values if key not in RunConfig.known()]:
-            if key in settings_of(values.get("method", RunConfig().method)):
-                raise UsageError(f"{key}{where} is a setting of the method: write it below a line [set].")
+        _refuse_settings_of_the_method(values, where)
         _move_what_is_of_the_run(own, values, typed)
         return RunConfig.read(_found_from_elsewhere(values) | {"set": own}, where)
 
@@ -96,6 +91,19 @@ class RunFlags:
             if without:
                 notes.append(f"{key} means nothing to {', '.join(map(shown, without))}")
         return each, notes
+
+
+def _table(own: object, where: str) -> dict[str, Any]:
+    if not isinstance(own, dict):
+        raise UsageError(f"[set]{where} must be a table of key = value.")
+    return own
+
+
+def _refuse_settings_of_the_method(values: dict[str, Any], where: str) -> None:
+    """Where keys of the run stand."""
+    mine = settings_of(values.get("method", RunConfig().method))
+    if (key := next((key for key in values if key not in RunConfig.known() and key in mine), None)) is not None:
+        raise UsageError(f"{key}{where} is a setting of the method: write it below a line [set].")
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -80,42 +80,46 @@ class Policy:
 
     def objection(self, told: Agreement, before: float = 0.0) -> str | None:
         """Why this client does not take part, where its runs so far add up to epsilon `before`; None where it does."""
-        proof, run = told.proof, told.run
-        proved = proof.server if proof is not None else None
-        if proved is None and not self.unproved:
+        proof, roster = told.proof, told.proposal.members.fingerprint
+        if (proof is None or proof.server is None) and not self.unproved:
             return f"nothing is proved against the server: {told.refused or (proof.no_server if proof else 'there is no noise')}"
-        limits = (
-            ("epsilon", proved.epsilon if proved is not None else 0.0, self.epsilon),
-            ("delta", proved.delta if proved is not None else 0.0, self.delta),
-            ("epsilon in all runs", before + (proved.epsilon if proved is not None else 0.0), self._in_all),
-            ("the number of sums that this client is in", told.participations, self.participations),
-            ("the number of rounds", run.rounds or 0, self.rounds),
-        )
-        for name, value, most in limits:
-            if most is not None and value > most:
-                return f"{name} would be {at_least(value)}, and {most:g} is the most"
         if self.roster is None:
-            roster = told.proposal.members.fingerprint
             return f'the policy names no roster: compare {roster} by telephone, and write roster = "{roster}"'
+        return self._too_much(told, before) or self._too_little(told) or self._not_allowed(told)
+
+    def _too_much(self, told: Agreement, before: float) -> str | None:
+        proved = told.proof.server if told.proof is not None else None
+        epsilon, delta = (proved.epsilon, proved.delta) if proved is not None else (0.0, 0.0)
+        limits = (
+            ("epsilon", epsilon, self.epsilon),
+            ("delta", delta, self.delta),
+            ("epsilon in all runs", before + epsilon, self._in_all),
+            ("the number of sums that this client is in", told.participations, self.participations),
+            ("the number of rounds", told.run.rounds or 0, self.rounds),
+        )
+        over = (limit for limit in limits if limit[2] is not None and limit[1] > limit[2])
+        return next((f"{name} would be {at_least(value)}, and {most:g} is the most" for name, value, most in over), None)
+
+    def _too_little(self, told: Agreement) -> str | None:
         floors = (
             ("the share of a cohort that may help the server", told.terms.corrupted, self.corrupted),
             ("the number of clients in a sum", told.terms.smallest, self.smallest_cohort),
         )
-        for name, value, least in floors:
-            if value < least:
-                return f"{name} would be {value:g}, and {least:g} is the least"
-        examples, roster = told.proposal.examples, told.proposal.members.fingerprint
-        read = examples.features if examples.features is not None else ("(all columns)",)
+        under = (floor for floor in floors if floor[1] < floor[2])
+        return next((f"{name} would be {value:g}, and {least:g} is the least" for name, value, least in under), None)
+
+    def _not_allowed(self, told: Agreement) -> str | None:
+        examples = told.proposal.examples
         allowed = (
-            ("the method", run.method, self.methods),
+            ("the method", told.run.method, self.methods),
             ("the target", examples.target, None if self.target is None else (self.target,)),
-            ("the roster's fingerprint", roster, None if self.roster is None else (self.roster,)),
+            ("the roster's fingerprint", told.proposal.members.fingerprint, (self.roster,)),
             ("the threat that the sum is safe from", told.terms.threat, ("malicious",) if self.threat == "malicious" else None),
-            *(("a column that is read", name, self.features) for name in read),
+            *(("a column that is read", name, self.features) for name in examples.features or ("(all columns)",)),
         )
         for what, proposed, known in allowed:
             if known is not None and proposed not in known:
-                return f"{what} would be {proposed}, and may be {', '.join(known)} alone"
+                return f"{what} would be {proposed}, and may be {', '.join(map(str, known)) or 'none'} alone"
         return None
 
 
