@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 import torch
 
+from hush.core import Round
 from hush.errors import HushError
 from hush.federation import letters
 from hush.federation.diary import Diary
+from hush.own import OwnSecrets
 from hush.privacy.ledger import Ledger
+from hush.random import keys_of
 from hush.secagg.messages import Kind, peek
+from hush.secret import Secret
 from tests.federation.conftest import MakeWorld
-from tests.federation.world import Sent, World
+from tests.federation.world import Sent, World, changed
 
 
 def charged(world: World, number: int) -> int:
@@ -170,3 +174,36 @@ def test_what_others_wrote_is_shown_without_its_commands(world: MakeWorld, tmp_p
     with pytest.raises(HushError, match="come in"):
         made.train()
     assert not any("\x1b" in line or "\n" in line for line in made.heard)
+
+
+def test_a_server_names_no_file_that_a_client_runs(world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world(noise_seed=1)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text("raise SystemExit('this was run')\n")
+    answer = made.propose(0, changed(made.proposal, model="net.py:net").to_json())
+    assert answer.head["kind"] == "refused"
+    assert "nobody runs a server's file" in answer.head["why"]
+
+
+def test_a_letter_is_no_larger_than_makes_sense(world: MakeWorld) -> None:
+    made = world(noise_seed=1)
+    assert made.members[0].largest == 2**24
+    made.propose(0)
+    assert 2**24 < made.members[0].largest < 2**25
+
+
+def test_a_silent_client_sends_what_one_without_data_sends(world: MakeWorld) -> None:
+    """Its noise, by the same way as its vector: a clock tells no coin."""
+    made = world(noise_seed=1, sampling="secret", cohort=2.0)
+    made.propose(0)
+    joined = made.members[0]._joined
+    assert joined is not None
+    method, learner = joined.told.method, joined.data.learner
+    own = OwnSecrets.simulated(Secret(bytes(32)), [0])
+    shard = joined.data.train.shard(torch.zeros(1, dtype=torch.int64))._replace(own=own, slots=True)
+    args = (Round(0, 0, 2.0), keys_of(0, torch.zeros(1, dtype=torch.int64)), (None,) * len(method.pipeline.parts))
+    silent, _ = method.contribute(learner, learner.initial(), shard, *args, torch.tensor([True]))
+    absent, _ = method.contribute(learner, learner.initial(), shard._replace(size=torch.zeros_like(shard.size)), *args)
+    spoken, _ = method.contribute(learner, learner.initial(), shard, *args, torch.tensor([False]))
+    assert torch.equal(silent, absent)
+    assert not torch.equal(silent, spoken)

@@ -56,12 +56,7 @@ class ServerFolder:
         """A server's keys and certificates, and the invitation to its clients."""
         check_name(name)
         host, port = split_address(address)
-        if path.exists() and any(path.iterdir()):
-            raise UsageError(f"{path} is not empty: a federation begins in a folder of its own.")
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o700)
-        identity = Identity.generate()
-        write_secret(path / _SECRET, identity.to_bytes())
+        identity = _new_identity(path)
         if not insecure:
             make_authority(path, name, host)
         ca = "" if insecure else (path / "ca.crt").read_text()
@@ -121,12 +116,7 @@ class ClientFolder:
         """Keys that are made here, and a card that shows the public ones."""
         check_name(name)
         known = Invitation.read(invitation)
-        if path.exists() and any(path.iterdir()):
-            raise UsageError(f"{path} is not empty: a client's keys lie in a folder of their own.")
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o700)
-        identity = Identity.generate()
-        write_secret(path / _SECRET, identity.to_bytes())
+        identity = _new_identity(path)
         node = make_node_key(path / "node.key")
         write_text(path / INVITATION, known.to_json())
         card = Card(name, identity.public, node)
@@ -161,6 +151,17 @@ class ClientFolder:
     @property
     def invitation(self) -> Invitation:
         return Invitation.read(self.path / INVITATION)
+
+
+def _new_identity(path: Path) -> Identity:
+    """A folder for its owner alone, and a key in it that nobody else has seen."""
+    if path.exists() and any(path.iterdir()):
+        raise UsageError(f"{path} is not empty: keys lie in a folder of their own.")
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)
+    identity = Identity.generate()
+    write_secret(path / _SECRET, identity.to_bytes())
+    return identity
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -78,9 +78,8 @@ class Members:
     cards: tuple[Card, ...]
 
     def __post_init__(self) -> None:
-        for what in ("name", "key", "node"):
-            shown = [getattr(card, what) for card in self.cards if what != "node" or card.node]
-            if what != "node" and len(set(shown)) < len(shown):
+        for what in ("name", "key"):
+            if len({getattr(card, what) for card in self.cards}) < len(self.cards):
                 raise UsageError(f"Two clients have the same {what}: each has its own.")
 
     @cached_property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from hush.config import RunConfig
+from hush.engines.flower.process import free_port
 from hush.errors import UsageError
 from hush.experiment import resolve
 from hush.federation.folders import INVITATION, ClientFolder, ServerFolder, write_text
@@ -31,7 +31,7 @@ def make(place: Path, clients: int, asked: RunConfig, data_dir: Path | None, ins
         raise UsageError(f"A sum hides its parts from three clients on: {clients} are too few.")
     if asked.data.endswith(".toml"):
         raise UsageError("A trial deals a data set of hush data to its clients; your own tables belong to real ones.")
-    server = ServerFolder.init(place / "server", "trial", f"127.0.0.1:{_free_port()}", insecure)
+    server = ServerFolder.init(place / "server", "trial", f"127.0.0.1:{free_port()}", insecure)
     dealt = resolve(replace(asked, secure=True, clients=clients, cohort=float(clients), sampling="rotation")).task(data_dir).train
     for number in range(clients):
         own = ClientFolder.enroll(folder_of(place, number), server.path / INVITATION, f"client-{number}")
@@ -69,10 +69,3 @@ def start(
             own = command(place, numbers, code)
             started.append(subprocess.Popen(own, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=around))
     return started
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from hush.engines.flower import frames, process
 from hush.engines.flower.bundles import bundle, unbundle
@@ -264,9 +263,3 @@ class SuperLink:
             link.close()
         process.stop(self._superlink)
         shutil.rmtree(self._place, ignore_errors=True)
-
-
-def told_by(folder: Path) -> dict[str, Any] | None:
-    """What the server of this folder last said of itself."""
-    path = folder / "status.json"
-    return json.loads(path.read_text()) if path.is_file() else None
