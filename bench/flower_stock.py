@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from hush.engines.flower import process
-from hush.tasks import load_task
+from hush import load_task
 
 ROUNDS, CLIENTS = 5, 3
 PROJECT = """[build-system]
