@@ -290,13 +290,14 @@ def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, set[
     experiment = Experiment.of(config)
     told, ran = plan_from_dict(certificate["plan"]), certificate["configuration"]
     clients, copied = config.clients or certificate["clients"], {"configuration.parameters"}
-    method, by_record = experiment.as_run(clients), told.unit is Unit.RECORD
+    by_record = told.unit is Unit.RECORD
     enrolled = Enrolled(clients, dim=ran["parameters"])
     if told.parameters is not None:
         copied.add("plan.parameters")
     if by_record:
         enrolled = Enrolled(clients, told.population, told.total, ran["parameters"])
         copied |= {"plan.population", "plan.total", "configuration.records", "configuration.records_in_all"}
+    method = experiment.as_run(enrolled)
     if config.clients is None:
         copied |= {"clients", "configuration.clients", "plan.clients" if by_record else "plan.population"}
     delta = config.delta

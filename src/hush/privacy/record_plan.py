@@ -35,13 +35,16 @@ FAST = (
 
 
 def is_record_level(method: Method) -> bool:
-    """Whether clients cover their own records; otherwise noise, if any, is on the sum of whole clients."""
-    return isinstance(method.local, DpSgd) and not any(isinstance(p, NoiseOnTheSum) for p in method.pipeline.parts)
+    """Whether single records are protected; otherwise noise, if any, covers whole clients."""
+    covered_by_itself = isinstance(method.local, DpSgd) and not any(isinstance(p, NoiseOnTheSum) for p in method.pipeline.parts)
+    return covered_by_itself or method.local.by_record
 
 
 def has_own_noise(method: Method) -> bool:
-    """Whether there is any such noise."""
+    """Whether clients cover their own records, each by itself."""
     local = method.local
+    if method.local.by_record:
+        return False
     own = any(isinstance(part, BinomialMechanism) for part in method.pipeline.parts)
     return isinstance(local, DpSgd) and is_record_level(method) and (own or local.noise is None or local.noise > 0)
 
@@ -60,7 +63,8 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
     batch = min(local.batch_size, enrolled.records)
     sampling: Sampling
     if local.records == "poisson":
-        sampling = say.PoissonSampling(batch / enrolled.records, enrolled.records, say.Sampler.OWN)
+        rate = batch / enrolled.records if local.rate is None else local.rate
+        sampling = say.PoissonSampling(rate, enrolled.records, say.Sampler.OWN)
     else:
         sampling = say.FixedSampling(batch, enrolled.records, say.Sampler.OWN)
     binomial = [part for part in method.pipeline.parts if isinstance(part, BinomialMechanism)]

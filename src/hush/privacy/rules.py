@@ -213,6 +213,8 @@ def _most_shares(plan: Plan, phase: Phase) -> int:
     sampling = phase.sampling
     if isinstance(sampling, say.FixedSampling):
         return sampling.size
+    if plan.unit is Unit.RECORD:
+        return int(plan.cohort or 1)
     return sampling.contacted if isinstance(sampling, say.SecretParticipation) else plan.population
 
 
