@@ -140,12 +140,13 @@ def _of_summed_records(
 ) -> Plan:
     """What is released about one record, where clients add up their records' rows and shares of noise cover the sum."""
     refuse_unproved_sums(method, noise, cohort)
-    assert isinstance(noise, NoiseShares)
-    if noise.among > smallest_cohort(cohort, enrolled.clients):
-        raise NoGuarantee(_TOO_MANY_SHARES.format(among=noise.among), "Let hush.SecureSum() size the shares.")
-    releases = _releases(bound, _noise(noise, _on(method), noise.among, None))
-    plan = summed_plan(method, noise, releases, cohort, enrolled, rounds, relation)
-    return replace(plan, assumptions=_assumptions(plan, noise))
+    fewest, real = smallest_cohort(cohort, enrolled.clients), noise if isinstance(noise, NoiseShares) else None
+    among = fewest if real is None else real.among
+    if among > fewest:
+        raise NoGuarantee(_TOO_MANY_SHARES.format(among=among), "Let hush.SecureSum() size the shares.")
+    releases = _releases(bound, _noise(noise, _on(method), among, None))
+    plan = summed_plan(method, among, releases, cohort, enrolled, rounds, relation)
+    return replace(plan, assumptions=_assumptions(plan, real))
 
 
 def in_a_federation(plan: Plan) -> Plan:

@@ -32,7 +32,7 @@ from hush.local.record_gradients import RecordGradients
 from hush.privacy import vocabulary as say
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.vocabulary import Enrolled, Phase, Plan, Release
-from hush.transforms import BinomialMechanism, Clip, Gaussian, Noise, NoiseShares
+from hush.transforms import BinomialMechanism, Clip, ExactNoise, Gaussian, Noise, NoiseShares
 from hush.transforms.gradient_step import GradientStep
 
 SECRET_COINS = (
@@ -105,7 +105,7 @@ def rows_of_records(method: Method, clients: int) -> int:
 
 def refuse_unproved_sums(method: Method, noise: Noise, cohort: Cohort) -> None:
     """Only the very classes that the proof speaks of."""
-    if type(method.local) is not RecordGradients or type(noise) is not NoiseShares:
+    if type(method.local) is not RecordGradients or type(noise) not in (NoiseShares, ExactNoise) or not noise.shares:
         raise NoGuarantee(
             f"{method.name} sends sums of records' gradients, which are covered by shares of noise under a secure sum alone.",
             "Give --secure, or secure_sum=hush.SecureSum().",
@@ -119,7 +119,7 @@ def refuse_unproved_sums(method: Method, noise: Noise, cohort: Cohort) -> None:
 
 def summed_plan(
     method: Method,
-    noise: NoiseShares,
+    shares: int,
     releases: tuple[Release, ...],
     cohort: Cohort,
     enrolled: Enrolled,
@@ -139,7 +139,7 @@ def summed_plan(
         relation=relation or Relation.ZERO_OUT,
         view=View.SECAGG,
         sampled=Unit.RECORD,
-        honest_min=noise.among,
+        honest_min=shares,
         side_data=say.SideData.PUBLIC if method.pipeline.needs_public else say.SideData.NONE,
         clients=enrolled.clients,
         cohort=float(cohort.size),
