@@ -25,11 +25,10 @@ REFUSED = {
     "fedavg-rand-k": "fedavg-rand-k adds no noise",
     "fedavg-top-k": "fedavg-top-k adds no noise",
     "fetchsgd": "fetchsgd adds no noise",
-    "fed-spa": "fed-spa covers records by noise inside local training",
-    "dp-fed": "dp-fed covers records by noise inside local training",
-    "cpfed": "cpfed covers records by noise inside local training",
-    "dp-sgd": "dp-sgd covers records by noise inside local training",
-    "cpsgd": "cpsgd covers records by noise inside local training",
+    "fed-spa": "fed-spa makes 2 noisy steps a round.*one step a round",
+    "dp-fed": "dp-fed makes 2 noisy steps a round.*one step a round",
+    "cpfed": "cpfed makes 2 noisy steps a round.*one step a round",
+    "cpsgd": "a secure sum would add nothing.*dp-sgd",
     "ae-dpfl": "it cannot be proposed",
 }
 """Why they run in simulation alone."""
@@ -38,12 +37,15 @@ TRAVELS = [name for name in methods.METHODS if name not in REFUSED]
 PARTS = [
     *(name for name in COMBINATIONS if "blur+lus" in name),
     *("dp-fedavg+adaptive", "dp-fedavg+free-mask", "dp-fedavg+saliency+adam", "dp-fedavg+prox+averaged+momentum"),
-    *("dp-fedavg+sketch", "skellam+top-k"),
+    *("dp-fedavg+sketch", "skellam+top-k", "dp-sgd+rand-k+momentum"),
 ]
+RECORDS = {"local_steps": None, "rate": 0.2}
+"""Of methods that protect records: nobody knows how many of them clients hold."""
 
 
 def settings_of(name: str, **more: Any) -> dict[str, Any]:
-    own = {"local_steps": None} if name in STEPS_OF_ITS_OWN else {}
+    own: dict[str, Any] = {"local_steps": None} if name in STEPS_OF_ITS_OWN else {}
+    own = RECORDS if name.startswith("dp-sgd") else own
     return {"method": name, "noise_seed": 3, "rounds": 2, "set": own} | more
 
 
@@ -100,7 +102,7 @@ def test_a_method_trains_the_same_model_on_real_clients(name: str, world: MakeWo
 def test_a_method_that_cannot_travel_says_why(name: str, world: MakeWorld) -> None:
     """Where it is proposed, and not in its first round."""
     noise = {"noise": None} if name in ("fedavg", "fedavg-rand-k", "fedavg-top-k", "fetchsgd", "cpsgd") else {}
-    own = {"set": {"local_steps": None}} if name in ("dp-sgd", "cpsgd", "fetchsgd") else {}
+    own = {"set": {"local_steps": None}} if name in ("cpsgd", "fetchsgd") else {}
     with pytest.raises(HushError, match=REFUSED[name]):
         world(**settings_of(name, **noise, **own)).ready()
 
