@@ -295,7 +295,7 @@ def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, set[
     if told.parameters is not None:
         copied.add("plan.parameters")
     if by_record:
-        enrolled = Enrolled(clients, told.population, told.total, ran["parameters"])
+        enrolled = Enrolled(clients, ran["records"], ran["records_in_all"], ran["parameters"])
         copied |= {"plan.population", "plan.total", "configuration.records", "configuration.records_in_all"}
     method = experiment.as_run(enrolled)
     if config.clients is None:
