@@ -12,7 +12,7 @@ import pytest
 
 from hush.certify import verify_run
 from hush.errors import HushError
-from hush.federation import letters, member, server
+from hush.federation import letters, member, standing
 from hush.federation.member import Member
 from hush.federation.server import Unreachable
 from hush.privacy.ledger import Ledger
@@ -312,7 +312,7 @@ def test_a_run_whose_server_died_goes_on_with_the_same_clients(
 
 def test_a_run_goes_on_though_some_clients_are_rounds_behind_the_others(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """With turns, some were in the last round and some in none: their keys must be for the same rounds to come."""
-    for place in (member, server):
+    for place in (member, standing):
         monkeypatch.setattr(place, "KEYS_AHEAD", 2)
     made = world(clients=12, cohort=3.0, rounds=7, noise_seed=1)
     dies_after(made, 3)
