@@ -86,6 +86,7 @@ class RemoteFederation(Remote):
         asked, after = _cohorts(run, now, ids)
         sent, received, broken = self._post.sent, self._post.received, 0
         broadcast = letters.pack([now.params, *public])
+        self.attendance.go_on_from(now.begun)
         while True:
             self.gather(asked)
             try:
@@ -98,7 +99,8 @@ class RemoteFederation(Remote):
                 self.tell(f"round {now.round + 1} breaks off: {reason} It is tried again.")
                 continue
             summed = None if total is None else torch.from_numpy(total).to(now.params.device)
-            return Summed(summed, charges, False, why, self._post.sent - sent, self._post.received - received, broken)
+            sent, received = self._post.sent - sent, self._post.received - received
+            return Summed(summed, charges, False, why, sent, received, broken, self.attendance.next_round)
 
     def _attempt(
         self,

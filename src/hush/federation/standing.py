@@ -63,12 +63,15 @@ class Attendance:
     ) -> None:
         self._post, self._server, self._tell, self._watch = post, server, tell, watch
         self._clients = [Standing(name) for name in post.proposal.members.names]
-        self._claimed = 0
 
     @property
     def next_round(self) -> int:
-        """The first round that nobody has begun: also of those whom a server that died asked last."""
-        return max(self._claimed, self._server.next_round)
+        """The first round that nobody has begun."""
+        return self._server.next_round
+
+    def go_on_from(self, round: int) -> None:
+        """Rounds before this one were begun already, by a server that died."""
+        self._server.next_round = max(self._server.next_round, round)
 
     def ask(self, out: Out, enough: Callable[[set[int]], bool]) -> dict[int, Letter]:
         """Letters and answers; whoever is asked must answer to count as there."""
@@ -174,8 +177,8 @@ class Attendance:
         state = self._clients[number]
         state.agreed, state.fresh, state.refused = True, True, ""
         further = answer.head.get("next")
-        if isinstance(further, int) and further < self._server.next_round + MOST_AHEAD:
-            self._claimed = max(self._claimed, further)
+        if isinstance(further, int) and further < self.next_round + MOST_AHEAD:  # a client knows of rounds that nobody kept
+            self.go_on_from(further)
         self.take_keys(number, answer.pieces[0])
 
     def _said_no(self, state: Standing, why: str) -> None:
