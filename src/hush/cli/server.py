@@ -14,12 +14,10 @@ from hush.cli.console import figures, print_json, say
 from hush.cli.interrupt import heard, on_terminate
 from hush.cli.options import RunFlags, takes_flags
 from hush.cli.runs import empty_folder, write_pages
-from hush.config import CONFIG_FORMAT, RunConfig, runs_of
+from hush.config import RunConfig
 from hush.engines.rundir import RunDir
 from hush.errors import HushError, UsageError
 from hush.experiment import Experiment
-
-_PROPOSAL = "proposal.json"
 
 
 @takes_flags
@@ -74,7 +72,8 @@ def serve(
     """The run that was asked for, in the folder `place`; or, where nothing was, the one that lies there."""
     from hush.engines.flower.superlink import SuperLink
     from hush.engines.simulation import train
-    from hush.federation.folders import ServerFolder, write_text
+    from hush.federation.folders import ServerFolder
+    from hush.federation.kept import keep, kept
     from hush.federation.proposal import Proposal, agree
     from hush.federation.propose import propose, ready, resolved, task_of
     from hush.federation.server import Patience, RemoteFederation
@@ -87,10 +86,10 @@ def serve(
     if asked is None:
         assert place is not None
         folder = RunDir(place)
-        proposal = _as_kept(folder)
+        proposal = kept(folder)
         if proposal.members != members:
             raise UsageError("The roster has changed since this run began, and its clients agreed to that one: start a new run.")
-        task = task_of(Experiment.of(runs_of(folder)[0]), data_dir)
+        task = task_of(Experiment.of(proposal.run), data_dir)
     else:
         experiment = resolved(asked, members)
         task = task_of(experiment, data_dir)
@@ -105,10 +104,7 @@ def serve(
 
         run, clients = ready(proposal, task, home.invitation.insecure, remote)
         if not folder.started:
-            folder.write_json(
-                "config.json", {"format": CONFIG_FORMAT, "runs": [proposal.run.to_dict()], "seeds": 1, "data_dir": None}
-            )
-            write_text(folder.path / _PROPOSAL, proposal.to_json())
+            keep(folder, proposal)
         say(f"The roster's fingerprint: {members.fingerprint}. Clients connect to {home.invitation.address}.")
         try:
             result = train(run, out=folder.path, resume=True, on_round=_progress(status, run.rounds, clients))
@@ -163,12 +159,3 @@ class _Status:
 
         self._told = self._told | told | {"time": time.time()}
         write_text(self._path, json.dumps(self._told, indent=2) + "\n")
-
-
-def _as_kept(folder: RunDir) -> Any:
-    from hush.federation.folders import read_text
-    from hush.federation.proposal import Proposal
-
-    if not folder.path.is_dir() or not (folder.path / _PROPOSAL).is_file():
-        raise UsageError(f"{folder.path} holds no run of a federation.")
-    return Proposal.read(read_text(folder.path / _PROPOSAL))

@@ -78,6 +78,7 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
         aborted=now.aborted + summed.broke_off,
         sent=now.sent + summed.sent,
         received=now.received + summed.received,
+        begun=max(now.begun, summed.begun),
         train_loss=recorder.train_loss if recorder.losses and run.config.diagnostics else now.train_loss,
     )
     now, record = judge(run, now)

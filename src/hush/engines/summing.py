@@ -34,6 +34,8 @@ class Summed(NamedTuple):
     received: int = 0
     tried_again: int = 0
     """Times that it broke off before it counted, where real clients come back."""
+    begun: int = 0
+    """Rounds of the secure sum that real clients were asked for by now, those that broke off included."""
 
 
 def plain_sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder) -> Tensor:

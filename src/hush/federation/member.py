@@ -170,7 +170,7 @@ class Member:
         fresh = [round for round in range(first, first + KEYS_AHEAD) if round not in drawn]
         if fresh:
             joined.client.prepare(fresh)
-        return joined.client.prepared()
+        return joined.client.prepared(sorted(round for round in joined.client.prepared_rounds if round >= first))
 
     # -- a round -------------------------------------------------------------------------------------------------------------------
 
