@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,8 +15,10 @@ from types import TracebackType
 
 from hush.engines.flower import frames, process
 from hush.engines.flower.bundles import MOST, bundle, unbundle
+from hush.engines.flower.working import WorkingFolder
 from hush.errors import HushError
 from hush.federation.folders import ClientFolder
+from hush.federation.keys import read_secret
 from hush.federation.letters import BadLetter
 from hush.federation.member import Member
 
@@ -32,12 +32,12 @@ _BACKOFF = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 class Door:
     """Where letters come in: a Unix socket, one bundle a connection. What is no letter for a client here is not answered."""
 
-    def __init__(self, path: Path, members: Sequence[Member], mode: int = 0o600) -> None:
+    def __init__(self, path: Path, members: Sequence[Member]) -> None:
         self._members = members
         self._free = threading.Semaphore(_LINKS)
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(path))
-        path.chmod(mode)
+        path.chmod(0o600)
         self._socket.listen(2 * _LINKS)
         threading.Thread(target=self._listen, name="hush-door", daemon=True).start()
 
@@ -93,23 +93,20 @@ class SuperNode:
         process.check_flower()
         self._folder, self._logs, self._user, self._tell = folder, logs, user, tell
         self._invitation = folder.invitation
-        self._place = Path(tempfile.mkdtemp(prefix="hush-client-"))
-        home = self._place / "flower"
-        home.mkdir()
-        (home / "ca.crt").write_text(self._invitation.ca)
-        shutil.copy(folder.path / "node.key", home / "node.key")  # the node's own: it opens nothing of Hush's
-        self._home, self._socket = home, self._place / "letters"
-        mode = 0o600
         if user is not None:
+            process.check_user(user)
+        self._working = WorkingFolder("client", folder.path)
+        place = self._working.path
+        self._home, self._socket = place / "flower", place / "letters"
+        self._home.mkdir(mode=0o700)
+        self._ca = place / "ca.crt"
+        self._ca.write_text(self._invitation.ca)
+        self._door = Door(self._socket, members)
+        if user is not None:  # who may pass through the folder, and sees no name in it; what is there is the user's own
             entry = pwd.getpwnam(user)
-            for path in (self._place, home, home / "ca.crt", home / "node.key"):
+            for path in (self._home, self._socket):
                 os.chown(path, entry.pw_uid, entry.pw_gid)
-            os.chown(self._place, 0, entry.pw_gid)
-            self._place.chmod(0o710)
-            mode = 0o660
-        self._door = Door(self._socket, members, mode=mode)
-        if user is not None:
-            os.chown(self._socket, 0, pwd.getpwnam(user).pw_gid)
+            place.chmod(0o711)
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
 
@@ -122,7 +119,7 @@ class SuperNode:
         self._closing.set()
         process.stop(self._process)
         self._door.close()
-        shutil.rmtree(self._place, ignore_errors=True)
+        self._working.close()
 
     def _watch(self) -> None:
         """Start it, and again whenever it ends: Flower lets a node that was killed back in after about a minute."""
@@ -130,7 +127,7 @@ class SuperNode:
         while not self._closing.is_set():
             began = time.monotonic()
             with (self._logs / "supernode.log").open("ab") as log:
-                self._process = process.start(self._command(), self._home, log, self._user)
+                self._process = process.start(self._command(), self._home, log, self._user, self._node_key())
             while self._process.poll() is None and not self._closing.wait(0.5):
                 pass
             if self._closing.is_set():
@@ -147,5 +144,8 @@ class SuperNode:
         own += ["--port", str(process.free_port()), "--node-config", config]
         if self._invitation.insecure:
             return [*own, "--insecure"]
-        keys = ["--root-certificates", str(self._home / "ca.crt"), "--auth-supernode-private-key", str(self._home / "node.key")]
-        return [*own, *keys]
+        return [*own, "--root-certificates", str(self._ca), "--auth-supernode-private-key", "/dev/stdin"]
+
+    def _node_key(self) -> bytes | None:
+        """The node's own: it opens nothing of Hush's."""
+        return None if self._invitation.insecure else read_secret(self._folder.path / "node.key")
