@@ -19,6 +19,7 @@ from hush.engines.flower import process
 from hush.engines.flower.working import WorkingFolder
 from hush.errors import UsageError
 from hush.federation.folders import INVITATION, ClientFolder, ServerFolder
+from tests.engines.conftest import Listening
 
 
 def test_a_folder_is_for_one_process_at_a_time_and_its_owner_alone(tmp_path: Path) -> None:
@@ -49,9 +50,10 @@ def test_only_folders_of_its_own_are_removed(tmp_path: Path) -> None:
     assert (mine / "file").exists(), "another user may have put a link in its place"
 
 
-def test_a_killed_client_leaves_no_key_and_its_next_start_no_folder(tmp_path: Path) -> None:
+def test_a_killed_client_leaves_no_key_and_its_next_start_no_folder(tmp_path: Path, listening: Listening) -> None:
     pytest.importorskip("flwr", reason="Flower is an extra: pip install 'hush-fl[federation]'")
-    server = ServerFolder.init(tmp_path / "server", "study", f"127.0.0.1:{process.free_port()}")  # nobody listens there
+    server = ServerFolder.init(tmp_path / "server", "study", f"127.0.0.1:{process.free_port()}")
+    listening(server)
     client = ClientFolder.enroll(tmp_path / "client", server.path / INVITATION, "client-0")
     save_file({"x": torch.zeros(2, 3), "y": torch.zeros(2)}, tmp_path / "data.safetensors")
     (tmp_path / "policy.toml").write_text('roster = "AAAAA-AAAAA-AAAAA-AAAAA-AAAAA"\n')

@@ -15,6 +15,7 @@ from types import TracebackType
 
 from hush.engines.flower import frames, process
 from hush.engines.flower.bundles import MOST, bundle, unbundle
+from hush.engines.flower.reach import is_let_in, obstacle, refusal
 from hush.engines.flower.working import WorkingFolder
 from hush.errors import HushError
 from hush.federation.folders import ClientFolder
@@ -26,6 +27,8 @@ _LINKS = 4
 """Bundles that are worked on at once; who asks for more is hung up on."""
 _IDLE = 60.0
 """Seconds that a bundle may take to come in."""
+_LOOK = 30.0
+"""Seconds between two looks at whether the server is still there."""
 _BACKOFF = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
@@ -109,6 +112,7 @@ class SuperNode:
             place.chmod(0o711)
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
+        self._said = ""
 
     def __enter__(self) -> SuperNode:
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -125,18 +129,31 @@ class SuperNode:
         """Start it, and again whenever it ends: Flower lets a node that was killed back in after about a minute."""
         tries = 0
         while not self._closing.is_set():
-            began = time.monotonic()
-            with (self._logs / "supernode.log").open("ab") as log:
-                self._process = process.start(self._command(), self._home, log, self._user, self._node_key())
-            while self._process.poll() is None and not self._closing.wait(0.5):
-                pass
-            if self._closing.is_set():
-                return
-            process.stop(self._process)
+            began, why = time.monotonic(), obstacle(self._invitation)
+            self._say(f"{why or self._run()}; trying again")
             tries = 0 if time.monotonic() - began > 120 else tries + 1
-            pause = _BACKOFF[min(tries, len(_BACKOFF) - 1)]
-            self._tell(f"the connection to {self._invitation.address} is lost; trying again in {pause:.0f} s")
-            self._closing.wait(pause)
+            self._closing.wait(_BACKOFF[min(tries, len(_BACKOFF) - 1)])
+
+    def _run(self) -> str:
+        """A SuperNode from its start to its end, and why it ended."""
+        path = self._logs / "supernode.log"
+        with path.open("ab") as log:
+            begins = log.tell()
+            self._process = process.start(self._command(), self._home, log, self._user, self._node_key())
+        connected, look = False, 0.0
+        while self._process.poll() is None and not self._closing.wait(0.5):
+            connected = connected or is_let_in(_text(path, begins))
+            if connected and time.monotonic() > look:  # once a SuperNode was let in, it tries for ever, without a word
+                why, look = obstacle(self._invitation), time.monotonic() + _LOOK
+                self._say(f"{why}; trying again" if why else f"connected to {self._invitation.address}")
+        process.stop(self._process)
+        return refusal(self._invitation, _text(path, begins))
+
+    def _say(self, line: str) -> None:
+        """Once, until it is another one."""
+        if line != self._said and not self._closing.is_set():
+            self._said = line
+            self._tell(line)
 
     def _command(self) -> list[str]:
         config = f"hush-socket={json.dumps(str(self._socket))}"
@@ -149,3 +166,9 @@ class SuperNode:
     def _node_key(self) -> bytes | None:
         """The node's own: it opens nothing of Hush's."""
         return None if self._invitation.insecure else read_secret(self._folder.path / "node.key")
+
+
+def _text(path: Path, begins: int) -> str:
+    with path.open("rb") as log:
+        log.seek(begins)
+        return log.read().decode(errors="replace")
