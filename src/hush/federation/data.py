@@ -26,6 +26,16 @@ STAND_INS = 100
 """Examples of nobody that train where it is not even known how many a client has."""
 
 
+def files_of(source: str) -> list[Path]:
+    """Where a client's rows lie, as far as that is known beforehand: a function reads what it likes."""
+    if _is_function(source):
+        return []
+    path = Path(source)
+    if path.suffix == ".toml":
+        path = path.parent / _train(path, _toml(path))
+    return sorted(path.rglob("*")) if path.is_dir() else [path]
+
+
 @dataclass(frozen=True)
 class Held:
     """What a client has, read once and not yet looked at: a table's columns, or the pair that a function returned."""
@@ -141,14 +151,23 @@ def _called(source: str) -> Any:
 
 def _described(path: Path, told: Examples) -> str:
     """Where the table of a description lies. What it says of columns must be what was agreed on."""
-    try:
-        value = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise DataError(f"{path} is not valid TOML: {error}.") from error
-    if not isinstance(value.get("train"), str):
-        raise UsageError(f'{path.name} does not say where the table is: train = "visits.csv".')
+    value = _toml(path)
+    train = _train(path, value)
     features = None if told.features is None else list(told.features)
     for key, agreed in (("target", told.target), ("features", features), ("categories", told.categories)):
         if key in value and value[key] != agreed:
             raise UsageError(f"{path.name} has {key} = {value[key]!r}, and the server proposes {agreed!r}.")
+    return train
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{path} is not valid TOML: {error}.") from error
+
+
+def _train(path: Path, value: dict[str, Any]) -> str:
+    if not isinstance(value.get("train"), str):
+        raise UsageError(f'{path.name} does not say where the table is: train = "visits.csv".')
     return str(value["train"])

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -91,16 +92,30 @@ def check_user(user: str) -> None:
         raise UsageError("Only root can run Flower as another user: start hush client as root, or leave --relay-user out.")
     if entry.pw_uid == 0:
         raise UsageError(f"{user} reads everything: --relay-user is a user who may read nothing here.")
-    trial = [sys.executable, "-c", "import flwr.supernode"]
-    done = subprocess.run(
-        _as(user, trial), cwd="/", env=environment(Path("/")), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    _tried(user, "import flwr.supernode")
+
+
+def refuse_readable(user: str, files: Iterable[Path]) -> None:
+    """That this user can read none of these, tried as this user."""
+    asked = "import os, sys; print(*[name for name in sys.argv[1:] if os.access(name, os.R_OK)][:1], end='')"
+    if readable := _tried(user, asked, *(str(file.resolve()) for file in files)):
+        raise UsageError(
+            f"{user} can read {readable}, and runs what a server sends: chmod 600 it, or 700 the folder that it lies in."
+        )
+
+
+def _tried(user: str, program: str, *arguments: str) -> str:
+    """What a line of Python prints, as this user."""
+    own = _as(user, [sys.executable, "-c", program, *arguments])
+    around = environment(Path("/"))
+    done = subprocess.run(own, cwd="/", env=around, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         why = done.stderr.strip().splitlines()[-1:] or [f"it ends with {done.returncode}"]
         raise UsageError(
             f"{user} cannot run Python: {why[0]}. Install Hush where {user} may read it, such as /opt/hush, with a Python that "
             "does not lie in anybody's home."
         )
+    return done.stdout
 
 
 def stop(process: subprocess.Popen[bytes] | None) -> None:

@@ -96,8 +96,6 @@ class SuperNode:
         process.check_flower()
         self._folder, self._logs, self._user, self._tell = folder, logs, user, tell
         self._invitation = folder.invitation
-        if user is not None:
-            process.check_user(user)
         self._working = WorkingFolder("client", folder.path)
         place = self._working.path
         self._home, self._socket = place / "flower", place / "letters"
