@@ -205,7 +205,7 @@ def test_another_servers_key_is_refused(made: World) -> None:
 
 def test_a_roster_without_this_client_is_refused(made: World) -> None:
     others = made.proposal.members.cards[1:]
-    stranger = Card("client-9", Identity.generate().public, "")
+    stranger = Card("client-9", Identity.generate().public, "", made.proposal.members.server)
     refuses(made, replace(made.proposal, members=Members(made.proposal.members.server, (*others, stranger))), "not in the roster")
 
 

@@ -30,18 +30,18 @@ class Added:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[ServerRound] = []
         self.by_letter: dict[tuple[int, str], np.ndarray] = {}
-        right, total = Member._contribution, ServerRound.signed_total
+        right, total = Member._trained, ServerRound.signed_total
 
-        def contribution(one: Member, joined: Any, letter: Any, *more: Any) -> np.ndarray:
-            vector = right(one, joined, letter, *more)
-            self.by_letter[joined.number, letter.name] = vector
+        def trained(one: Member, joined: Any, letter: Any, values: Any) -> np.ndarray:
+            vector = right(one, joined, letter, values)
+            self.by_letter[joined.adds.number, letter.name] = vector
             return vector
 
         def opened(one: ServerRound) -> Any:
             self.opened.append(one)
             return total.fget(one)  # type: ignore[attr-defined]
 
-        monkeypatch.setattr(Member, "_contribution", contribution)
+        monkeypatch.setattr(Member, "_trained", trained)
         monkeypatch.setattr(ServerRound, "signed_total", property(opened))
 
     def exact(self, world: World) -> bool:

@@ -27,9 +27,10 @@ def client(
     once: Annotated[bool, typer.Option("--once", help="End when the first run is over.")] = False,
 ) -> None:
     """Take part in a federation with this machine's data. Ctrl-C leaves it; what was agreed to and counted is kept."""
+    from hush.engines.flower.process import check_user, refuse_readable
     from hush.engines.flower.supernode import SuperNode
     from hush.federation.consent import Policy
-    from hush.federation.data import check_source
+    from hush.federation.data import check_source, files_of
     from hush.federation.folders import ClientFolder
     from hush.federation.member import Member
 
@@ -43,6 +44,10 @@ def client(
         raise UsageError("These clients belong to different federations: start a process for each.")
     for source in data:
         check_source(source)
+    if relay_user is not None:
+        check_user(relay_user)
+        secret = [folder.path / name for folder in folders for name in ("identity.key", "node.key", "diary.json", "ledger.sqlite")]
+        refuse_readable(relay_user, [*secret, *(file for source in data for file in files_of(source))])
     locks = [folder.lock() for folder in folders]
     consent = Consent(Policy.read(policy) if policy is not None else None)
     members = []
