@@ -23,7 +23,7 @@ from hush.federation import kept
 from hush.plain import differing, plain
 from hush.plugins import shown
 from hush.privacy.accountant import account
-from hush.privacy.certificate import FORMAT, digest, proof_from_dict, proof_to_dict
+from hush.privacy.certificate import FORMAT, digest, has_old_skellam, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger
 from hush.privacy.plan import in_a_federation, server_plan
@@ -80,6 +80,11 @@ def verify_run(path: Path, ledger: Path | None = None) -> Verified:
         wrote = f"written by Hush {certificate.get('hush_version', 'before 0.1')}, and this Hush ({__version__}) reads {FORMAT}"
         raise DataError(
             f"{path / 'certificate.json'} has format 1, {wrote}: use the Hush that wrote it, or run it again with this one."
+        )
+    if has_old_skellam(certificate):
+        raise DataError(
+            f"{path / 'certificate.json'} accounts Skellam noise by Renyi divergences, as Hush once did, and this one proves "
+            "less: use the Hush that wrote it, or run it again with this one."
         )
     result = _object(folder, "result.json") if folder.has("result.json") else {}
     checks = [_model(folder, certificate), _result(result, certificate), _secrets(folder), _hashed(certificate)]

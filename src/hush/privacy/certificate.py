@@ -11,6 +11,7 @@ from typing import Any
 from hush.privacy.accountant import REPORTED_STEP, account
 from hush.privacy.attack import risk
 from hush.privacy.guarantee import Guarantee, Relation, Unit, View
+from hush.privacy.losses import RENYI
 from hush.privacy.settle import Proof
 from hush.privacy.theorems import Claim
 from hush.privacy.written import plan_from_dict, plan_to_dict
@@ -79,6 +80,16 @@ def proof_from_dict(certificate: dict[str, Any]) -> Proof | None:
         no_server=certificate["no_server_guarantee"],
         claim=Claim.from_dict(claim) if claim is not None else None,
     )
+
+
+def has_old_skellam(certificate: dict[str, Any]) -> bool:
+    """Whether its figures are by the looser bound that Skellam noise had before `hush.privacy.skellam`."""
+    try:
+        releases = [release for phase in certificate["plan"]["phases"] for release in phase["releases"]]
+        kinds, method = {release["noise"]["kind"] for release in releases}, certificate["computed"]["method"]
+    except (KeyError, TypeError):  # of a run without a guarantee, or damaged
+        return False
+    return method == RENYI and "SkellamNoise" in kinds and "DiscreteGaussianNoise" not in kinds
 
 
 _KEYS = (

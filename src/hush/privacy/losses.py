@@ -3,7 +3,8 @@
 * Gaussian noise without sampling is one Gaussian, exactly (Balle and Wang 2018).
 * Gaussian noise with sampling is a privacy loss distribution (dp-accounting), composed; all estimates are pessimistic, so every
   figure is an upper bound at any discretisation, and finer steps make it smaller.
-* Discrete Gaussian and Skellam noise are accounted by Renyi divergences at integer orders (`hush.privacy.renyi`).
+* Skellam noise is as private as a Gaussian of nearly its own strength, and accounted as that (`hush.privacy.skellam`).
+* Discrete Gaussian noise is accounted by Renyi divergences at integer orders (`hush.privacy.renyi`).
 * Binomial noise by moments that hold but for its tails, composed as a distribution where sampled (`hush.privacy.binomial`).
 """
 
@@ -27,6 +28,7 @@ from hush.privacy.binomial import LeastLoss, binomial_loss
 from hush.privacy.bounds import Bit, OneVote
 from hush.privacy.guarantee import Relation
 from hush.privacy.matrix import toeplitz_sensitivity
+from hush.privacy.skellam import gaussian_std
 from hush.privacy.vocabulary import Phase, Plan
 
 
@@ -57,12 +59,15 @@ class GaussianLoss:
         return np.asarray(np.where(eps >= 0, down, -np.expm1(np.minimum(eps, 0)) + np.exp(np.minimum(eps, 0)) * down))
 
 
+RENYI = "Renyi divergences at integer orders"
+
+
 @dataclass(frozen=True)
 class RenyiLoss:
     """Renyi divergences at integer orders."""
 
     values: tuple[float, ...]
-    method: str
+    method: str = RENYI
 
     def epsilon(self, delta: float) -> float:
         return renyi.epsilon(renyi.ORDERS, list(self.values), delta)
@@ -74,14 +79,18 @@ class RenyiLoss:
         return np.asarray(np.where(eps >= 0, up, -np.expm1(np.minimum(eps, 0)) + np.exp(np.minimum(eps, 0)) * up))
 
 
+_GAUSSIAN = {say.GaussianNoise, say.SkellamNoise}
+"""Kinds of noise that a Gaussian stands for."""
+
+
 def loss_of(plan: Plan, step: float) -> Loss:
     """The loss of the whole plan. `hush.privacy.rules` must have let it pass."""
     kinds = {type(release.noise) for release in plan.releases}
     if say.BinomialNoise in kinds:
         return binomial_loss(plan, step)
-    if kinds & {say.DiscreteGaussianNoise, say.SkellamNoise}:
-        return RenyiLoss(tuple(renyi.renyi(plan, order) for order in renyi.ORDERS), "Renyi divergences at integer orders")
-    if kinds == {say.GaussianNoise} and not any(phase.sampling.amplifies for phase in plan.phases):
+    if say.DiscreteGaussianNoise in kinds:
+        return RenyiLoss(tuple(renyi.renyi(plan, order) for order in renyi.ORDERS))
+    if kinds <= _GAUSSIAN and not any(phase.sampling.amplifies for phase in plan.phases):
         shift = math.sqrt(sum(_unsampled_shift(plan, phase) ** 2 for phase in plan.phases))
         return GaussianLoss(shift, "exact Gaussian composition" + _over(plan))
     grid = max(_fitting(plan, phase, step) for phase in plan.phases)
@@ -106,8 +115,7 @@ def shift(plan: Plan, phase: Phase, relation: Relation) -> float:
     """The joint mean shift of one round's Gaussian releases, in standard deviations of what the adversary cannot subtract."""
     total = 0.0
     for release in phase.releases:
-        std = release.noise.std * math.sqrt(plan.shares(release))
-        total += (release.bound.l2(relation) / std) ** 2
+        total += (release.bound.l2(relation) / gaussian_std(release.noise, plan.shares(release))) ** 2
     return math.sqrt(total)
 
 
@@ -130,7 +138,7 @@ def _distribution(plan: Plan, phase: Phase, step: float) -> tuple[Any, str]:
     sampling, kinds = phase.sampling, {type(release.noise) for release in phase.releases}
     if kinds == {say.LaplaceNoise}:
         return _laplace(plan, phase, step), "Laplace noise"
-    if kinds != {say.GaussianNoise}:
+    if not kinds <= _GAUSSIAN:
         raise NoGuarantee("One round mixes kinds of noise whose joint loss is not known.", "Use one kind of noise in a round.")
     if not sampling.amplifies:
         one = pld.from_gaussian_mechanism(1.0 / _unsampled_shift(plan, phase), value_discretization_interval=step)
@@ -217,7 +225,7 @@ def _laplace(plan: Plan, phase: Phase, step: float) -> Any:
 
 def _fitting(plan: Plan, phase: Phase, step: float) -> float:
     """A coarser grid where the loss of one round spans many thousands of steps: still an upper bound, and it fits memory."""
-    if any(not isinstance(release.noise, say.GaussianNoise) for release in phase.releases):
+    if any(type(release.noise) not in _GAUSSIAN for release in phase.releases):
         return step
     widest = shift(plan, phase, Relation.REPLACE_ONE)
     if isinstance(phase.sampling, say.PoissonSampling | say.SecretParticipation) and plan.relation is not Relation.REPLACE_ONE:

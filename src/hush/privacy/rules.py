@@ -29,6 +29,7 @@ def refuse_without_proof(plan: Plan) -> None:
         for release in phase.releases:
             _bound(release.bound, plan.unit)
             _noise(plan, phase, release)
+            _skellam(plan, phase, release)
             _divisor(plan, phase, release)
         _amplification(plan, phase)
 
@@ -205,6 +206,25 @@ def _noise(plan: Plan, phase: Phase, release: Release) -> None:
         raise NoGuarantee(
             "A sum of discrete Gaussian shares is not discrete Gaussian, and the correction grows with the number of entries.",
             "State the entries, or use Skellam noise, whose sums are Skellam.",
+        )
+
+
+def _skellam(plan: Plan, phase: Phase, release: Release) -> None:
+    """Its proof is for two data sets at a time, and for whole numbers."""
+    sampling = phase.sampling
+    if not isinstance(release.noise, say.SkellamNoise):
+        return
+    if isinstance(sampling, say.MinSeparation):
+        raise NoGuarantee(
+            "Correlated noise weighs what it covers by its strategy, and Skellam noise covers whole numbers alone.",
+            "Use Gaussian noise.",
+        )
+    replaced = plan.relation is Relation.REPLACE_ONE and sampling.amplifies
+    if replaced and isinstance(sampling, say.PoissonSampling | say.SecretParticipation):
+        raise NoGuarantee(
+            f"Skellam noise with {type(sampling).__name__} under {plan.relation} is not proved here: one contribution, another and "
+            "none are three data sets, and its proof compares two.",
+            "Ask for zero-out or add-remove, or use Gaussian noise.",
         )
 
 

@@ -89,6 +89,7 @@ class SkellamNoise(Noise):
 
     grid: float = 1.0
     entries: int | None = None
+    """Nothing depends on it: ledgers and plans that were written before still say it."""
 
 
 @dataclass(frozen=True)
