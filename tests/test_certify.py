@@ -96,7 +96,7 @@ def test_an_older_accounting_of_skellam_noise_is_said_not_called_false(run: Path
         certificate["plan"]["phases"][0]["releases"][0]["noise"] = {"kind": "SkellamNoise", "std": 1.0}
 
     edit(run / "certificate.json", older)
-    with pytest.raises(DataError, match="accounts Skellam noise by Renyi divergences, .* use the Hush that wrote it"):
+    with pytest.raises(DataError, match=r"accounts Skellam noise by Renyi divergences, .* use the Hush that wrote it"):
         verify_run(run)
 
 
