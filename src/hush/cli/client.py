@@ -15,6 +15,7 @@ from hush.cli.interrupt import heard, on_terminate
 from hush.errors import UsageError
 
 if TYPE_CHECKING:
+    from hush.federation.folders import ClientFolder
     from hush.federation.proposal import Agreement
 
 
@@ -27,10 +28,9 @@ def client(
     once: Annotated[bool, typer.Option("--once", help="End when the first run is over.")] = False,
 ) -> None:
     """Take part in a federation with this machine's data. Ctrl-C leaves it; what was agreed to and counted is kept."""
-    from hush.engines.flower.process import check_user, refuse_readable
     from hush.engines.flower.supernode import SuperNode
     from hush.federation.consent import Policy
-    from hush.federation.data import check_source, files_of
+    from hush.federation.data import check_source
     from hush.federation.folders import ClientFolder
     from hush.federation.member import Member
 
@@ -45,9 +45,7 @@ def client(
     for source in data:
         check_source(source)
     if relay_user is not None:
-        check_user(relay_user)
-        secret = [folder.path / name for folder in folders for name in ("identity.key", "node.key", "diary.json", "ledger.sqlite")]
-        refuse_readable(relay_user, [*secret, *(file for source in data for file in files_of(source))])
+        _check_relay(relay_user, folders, data)
     locks = [folder.lock() for folder in folders]
     consent = Consent(Policy.read(policy) if policy is not None else None)
     members = []
@@ -61,6 +59,16 @@ def client(
             time.sleep(0.2)
     for lock in locks:
         lock.close()
+
+
+def _check_relay(user: str, folders: list[ClientFolder], data: list[str]) -> None:
+    """That Flower runs as this user, who reads neither keys nor rows."""
+    from hush.engines.flower.process import check_user, refuse_readable
+    from hush.federation.data import files_of
+
+    check_user(user)
+    secret = [folder.path / name for folder in folders for name in ("identity.key", "node.key", "diary.json", "ledger.sqlite")]
+    refuse_readable(user, [*secret, *(file for source in data for file in files_of(source))])
 
 
 def _say(name: str, line: str) -> None:
