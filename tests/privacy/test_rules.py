@@ -161,19 +161,6 @@ REFUSED = {
         "Renyi accounting of PoissonSampling",
         "zero-out",
     ),
-    "three data sets under sampled Skellam noise": (
-        plan(L2Ball(1.0, grid=1.0), SkellamNoise(9.0), relation=Relation.REPLACE_ONE),
-        "proof compares two",
-        "zero-out",
-    ),
-    "the same under secret participation": (
-        plan(
-            *(L2Ball(1.0, grid=1.0), SkellamNoise(9.0, drawn=Drawn.SHARES), SecretParticipation(0.1, 100)),
-            **(SERVER_SEES | {"relation": Relation.REPLACE_ONE}),
-        ),
-        "proof compares two",
-        "zero-out",
-    ),
     "Skellam noise correlated over rounds": (
         plan(L2Ball(1.0, grid=1.0), SkellamNoise(9.0), MinSeparation(2, 5, (1.0, 0.5)), relation=Relation.ZERO_OUT),
         "whole numbers alone",

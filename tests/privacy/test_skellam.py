@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 
@@ -17,6 +18,7 @@ from hush import account
 from hush.cohort import Rotation
 from hush.methods import dp_fedavg
 from hush.privacy import renyi
+from hush.privacy.accountant import profile
 from hush.privacy.bounds import L2Ball
 from hush.privacy.guarantee import Relation, View
 from hush.privacy.losses import GaussianLoss
@@ -203,3 +205,36 @@ def test_a_secure_sum_needs_the_noise_of_a_gaussian() -> None:
     assert secured.view is View.SECAGG
     assert ours.epsilon == pytest.approx(gaussian.epsilon, rel=1e-6)
     assert ours.method.startswith("exact Gaussian composition")
+
+
+def replaced(variance: float, reach: int, rate: float, rounds: int = 1) -> Plan:
+    noise = SkellamNoise(math.sqrt(variance), drawn=Drawn.SERVER)
+    phase = Phase((Release(L2Ball(float(reach), grid=1.0), noise),), PoissonSampling(rate, 1000), rounds)
+    return Plan((phase,), 1000, relation=Relation.REPLACE_ONE)
+
+
+@given(variance=st.floats(1.0, 200), reach=st.integers(1, 12), rate=st.sampled_from([0.9, 0.3, 0.02]), share=st.floats(-1, 1))
+@settings(max_examples=40, deadline=None)
+def test_no_loss_of_one_that_is_replaced_under_coins_exceeds_what_is_accounted(
+    variance: float, reach: int, rate: float, share: float
+) -> None:
+    far = math.ceil(12 * math.sqrt(variance) + 10) + reach
+    still, one, other = (skellam(variance, (j,), far) for j in (0, reach, round(share * reach)))
+    first, second = ((1 - rate) * still + rate * law for law in (one, other))
+    allowed = profile(replaced(variance, reach, rate), LOSSES)
+    for exact in (hockey_stick(first, second), hockey_stick(second, first)):
+        assert float(np.max(exact - allowed * (1 + 1e-9) - 1e-12)) <= 0
+
+
+def test_replacing_costs_more_than_leaving_out_and_that_would_show() -> None:
+    variance, reach, rate = 100.0, 8, 0.3
+    far = math.ceil(12 * math.sqrt(variance) + 10) + reach
+    still, one, other = (skellam(variance, (j,), far) for j in (0, reach, -reach))
+    exact = hockey_stick((1 - rate) * still + rate * one, (1 - rate) * still + rate * other)
+    left_out = profile(replace(replaced(variance, reach, rate), relation=Relation.ZERO_OUT), LOSSES)
+    assert float(np.max(exact - left_out)) > 1e-3
+    gaussian = replaced(variance, reach, rate)
+    (phase,) = gaussian.phases
+    (release,) = phase.releases
+    same = replace(phase, releases=(replace(release, noise=GaussianNoise(gaussian_std(release.noise, 1))),))
+    assert account(gaussian, 1e-5).epsilon == pytest.approx(account(replace(gaussian, phases=(same,)), 1e-5).epsilon, rel=0.25)

@@ -12,7 +12,7 @@ from hush.privacy.accountant import REPORTED_STEP, account
 from hush.privacy.attack import risk
 from hush.privacy.guarantee import Guarantee, Relation, Unit, View
 from hush.privacy.losses import RENYI
-from hush.privacy.settle import Proof
+from hush.privacy.settle import Proof, replaced_epsilon
 from hush.privacy.theorems import Claim
 from hush.privacy.written import plan_from_dict, plan_to_dict
 from hush.version import __version__
@@ -54,7 +54,8 @@ def proof_to_dict(proof: Proof | None) -> dict[str, Any]:
         return dict.fromkeys(_KEYS)
     deltas = sorted({proof.guarantee.delta, *_DELTAS}, reverse=True)
     guess = risk(proof.plan)
-    return {
+    replaced = replaced_epsilon(proof.plan, proof.guarantee.delta)
+    return ({} if replaced is None else {"epsilon_replaced": replaced}) | {
         "statement": statement(proof.guarantee),
         "guarantee": proof.guarantee.to_dict(),
         "server_guarantee": proof.server.to_dict() if proof.server else None,

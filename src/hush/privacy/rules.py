@@ -29,7 +29,7 @@ def refuse_without_proof(plan: Plan) -> None:
         for release in phase.releases:
             _bound(release.bound, plan.unit)
             _noise(plan, phase, release)
-            _skellam(plan, phase, release)
+            _skellam(phase, release)
             _divisor(plan, phase, release)
         _amplification(plan, phase)
 
@@ -209,22 +209,12 @@ def _noise(plan: Plan, phase: Phase, release: Release) -> None:
         )
 
 
-def _skellam(plan: Plan, phase: Phase, release: Release) -> None:
-    """Its proof is for two data sets at a time, and for whole numbers."""
-    sampling = phase.sampling
-    if not isinstance(release.noise, say.SkellamNoise):
-        return
-    if isinstance(sampling, say.MinSeparation):
+def _skellam(phase: Phase, release: Release) -> None:
+    """Its proof is for whole numbers."""
+    if isinstance(release.noise, say.SkellamNoise) and isinstance(phase.sampling, say.MinSeparation):
         raise NoGuarantee(
             "Correlated noise weighs what it covers by its strategy, and Skellam noise covers whole numbers alone.",
             "Use Gaussian noise.",
-        )
-    replaced = plan.relation is Relation.REPLACE_ONE and sampling.amplifies
-    if replaced and isinstance(sampling, say.PoissonSampling | say.SecretParticipation):
-        raise NoGuarantee(
-            f"Skellam noise with {type(sampling).__name__} under {plan.relation} is not proved here: one contribution, another and "
-            "none are three data sets, and its proof compares two.",
-            "Ask for zero-out or add-remove, or use Gaussian noise.",
         )
 
 

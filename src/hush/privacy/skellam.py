@@ -9,7 +9,7 @@ m |j|_2: some random map takes N(0, 1) and N(m |j|_2, 1) to the two laws. No sma
 
 So Skellam noise has every guarantee of the Gaussian of standard deviation 1/m: in the loss, in Renyi divergences, alone or composed
 adaptively, where P and (1 - q) P + q Q are told apart (one map takes both pairs), after any post-processing. The map is of pairs:
-three laws at once, as Poisson sampling with replacement compares them, are not covered.
+where three laws meet, as coins and replacement make them do, it is used pair by pair (`losses._replaced_by_coin`).
 
 *Reduction* (Dong, Roth, Su 2019). X is log-concave, so the best tests of X against X + 1 are thresholds: their errors are the
 points (1 - F(k), F(k - 1)), and chords between these. The Gaussian's curve is convex, so it lies below if it does at the points,
