@@ -14,8 +14,9 @@ from hush.core import LocalUpdate, Method, Round, Server, Shard, Wire
 from hush.engines.federation import beside_the_vector, letters_of
 from hush.engines.memory import allowed_bytes, chunk_size
 from hush.engines.run import Placed, pick_device
-from hush.engines.setup import fitted
+from hush.engines.setup import fitted, past_frozen_layers
 from hush.errors import UsageError
+from hush.local import frozen
 from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
@@ -59,7 +60,9 @@ def estimate(config: RunConfig, method: Method, task: Task, cohort: Cohort, term
         "noise_multiplier": plan.noise_multiplier if plan else None,
         "uplink_bytes_per_client": times * (method.uplink(dim).bytes + up),
         "downlink_bytes_per_client": method.downloads(dim, rounds, times) + times * down,
-        "estimated_seconds": _training(config, method, task, cohort, data) * rounds + _judging(config, task, data, rounds),
+        "estimated_seconds": _looking(task, data)
+        + _training(config, method, task, cohort, data) * rounds
+        + _judging(config, task, data, rounds),
         "dry_run": True,
     }
 
@@ -73,8 +76,24 @@ def _made_of_zeros(config: RunConfig, task: Task) -> Placed:
     y = torch.zeros(many, *train.y.shape[1:], dtype=train.y.dtype, device=place)
     learner.probe(x, y)
     public = task.placed("public", place, torch.float32)
-    zeros = None if public is None else whole(Examples(torch.zeros_like(public.x), torch.zeros_like(public.y)))
-    return Placed(task, learner, Clients(x, y, torch.tensor([many])), Server(learner, zeros), None, None)
+    held = {"public": None if public is None else Examples(torch.zeros_like(public.x), torch.zeros_like(public.y))}
+    apart = config.secure or config.noise_mode == "secure"
+    learner, train, held = past_frozen_layers(learner, Clients(x, y, torch.tensor([many])), held, apart)
+    zeros = held["public"]
+    return Placed(task, learner, train, Server(learner, None if zeros is None else whole(zeros)), None, None)
+
+
+def _looking(task: Task, data: Placed) -> float:
+    """Seconds that frozen layers take to see every example, once, before the first round."""
+    parts = None if data.learner.whole is None else frozen.split(data.learner.whole.module)
+    if parts is None:
+        return 0.0
+    few = torch.zeros(min(100, len(task.train.x)), *task.train.x.shape[1:], dtype=task.train.x.dtype, device=data.learner.device)
+    began = time.perf_counter()
+    frozen.seen_by(parts[0], few)
+    held = (task.placed(part, "cpu", torch.float32) for part in ("public", "validation", "test"))
+    many = len(task.train.x) + sum(len(examples.x) for examples in held if examples is not None)
+    return (time.perf_counter() - began) / max(1, len(few)) * many
 
 
 def _refuse_narrow_grids(method: Method, dim: int) -> None:
