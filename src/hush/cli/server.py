@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from hush.cli.console import figures, print_json, say
+from hush.cli.federation_flags import ServerFlags
 from hush.cli.interrupt import heard, on_terminate
-from hush.cli.options import RunFlags, takes_flags
+from hush.cli.options import takes_flags
 from hush.cli.runs import empty_folder, write_pages
 from hush.config import RunConfig
 from hush.engines.rundir import RunDir
@@ -29,13 +30,11 @@ def server(
     deadline: Annotated[float, typer.Option("--deadline", help="Seconds that a client may take, training included.")] = 600.0,
     patience: Annotated[float, typer.Option("--patience", help="Seconds to wait for clients that are missing.")] = 900.0,
     *,
-    flags: RunFlags,
+    flags: ServerFlags,
 ) -> None:
     """Run a method over real clients: the sum is secure, the noise is theirs, and this server sees sums alone."""
     if resume is not None and (method is not None or flags.typed):
         raise UsageError("--resume goes on with a run as it was begun: leave the method and the other flags out.")
-    if flags.seeds > 1:
-        raise UsageError("A federation trains one model at a time: leave --seeds out.")
     asked = None if resume is not None else flags.asked(method)
     if flags.dry_run:
         _dry_run(federation, asked, flags.data_dir)
