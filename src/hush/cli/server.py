@@ -47,13 +47,15 @@ def _dry_run(federation: Path, asked: RunConfig | None, data_dir: Path | None) -
     from hush.federation.consent import words
     from hush.federation.folders import ServerFolder
     from hush.federation.proposal import agree
-    from hush.federation.propose import propose, resolved, task_of
+    from hush.federation.propose import Rehearsal, propose, ready, resolved, task_of
 
     if asked is None:
         raise UsageError("--dry-run is for a run that has not begun.")
     members = ServerFolder.of(federation).members
     experiment = resolved(asked, members)
-    proposal = propose(experiment, task_of(experiment, data_dir), members)
+    task = task_of(experiment, data_dir)
+    proposal = propose(experiment, task, members)
+    ready(proposal, task, False, Rehearsal)
     for line in words(agree(proposal, proposal.run.method if proposal.run.code is not None else None), 0):
         print(line)
 
