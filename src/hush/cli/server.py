@@ -135,7 +135,8 @@ def _progress(status: _Status, rounds: int, clients: Any) -> Callable[[dict[str,
         again = f"  after {record['tried_again']} that broke off" if record.get("tried_again") else ""
         opened = clients.opened
         summed = "" if opened is None else f"  {len(opened.included)} of {len(opened.session.cohort)} clients"
-        told = f"round {record['round']} of {rounds}: {figures(record)}{summed}{again}  {now - last:.1f} s"
+        trips = ", ".join(f"{what} {seconds:.1f}" for what, seconds in record.get("trip_seconds", {}).items())
+        told = f"round {record['round']} of {rounds}: {figures(record)}{summed}{again}  ({trips})  {now - last:.1f} s"
         last = now
         say(told)
         status.doing(told)
