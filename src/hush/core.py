@@ -130,6 +130,11 @@ class Transform:
         """Whether `prepare` reads public examples, which then must exist."""
         return False
 
+    @property
+    def clients_need_public(self) -> bool:
+        """Whether `encode` reads them, too: every client must have them, and what `prepare` returns does not carry them."""
+        return False
+
     def init(self, dim: int) -> State:
         """The state before the first round."""
         return {}
@@ -285,6 +290,10 @@ class Chain(Transform):
     @property
     def needs_public(self) -> bool:
         return any(part.needs_public for part in self.parts)
+
+    @property
+    def clients_need_public(self) -> bool:
+        return any(part.clients_need_public for part in self.parts)
 
     def init(self, dim: int) -> State:
         state: dict[str, Tensor] = {}

@@ -21,7 +21,7 @@ from hush.secagg import client as secagg_client
 from hush.secagg.messages import ENVELOPE_BYTES, MOST_AHEAD, SIGNED_KEY_BYTES, Kind
 from hush.secagg.packing import signed
 from tests.federation.conftest import MakeWorld
-from tests.federation.world import BEFORE, Died, Sent, World, losing
+from tests.federation.world import BEFORE, PATIENCE, Died, Sent, World, losing
 
 
 class Added:
@@ -277,6 +277,32 @@ def test_one_who_never_came_is_waited_for_though_a_sum_could_do_without(world: M
     made.kill(3)
     with pytest.raises(Unreachable, match="client-3"):
         made.train()
+
+
+def test_a_rounds_record_says_what_clients_were_waited_for(world: MakeWorld) -> None:
+    """By the server's clock: nothing that a client says of its time is in it, or in any answer."""
+    made = world(noise_seed=1, tolerate=0.34)
+
+    def on_letter(sent: Sent) -> list[bytes]:
+        made.clock.now += 5.0 if sent.asks(Kind.DELIVERY) else 2.0 if sent.asks(Kind.SURVIVORS) else 0.0
+        return [sent.raw]
+
+    made.post.on_letter = on_letter
+    records = made.train().history
+    assert [record["trip_seconds"]["vectors"] for record in records] == [20.0] * 3, "of four clients"
+    assert [record["trip_seconds"]["opening"] for record in records] == [8.0] * 3
+    assert ["shares" in record["trip_seconds"] for record in records] == [True, False, False], "they come with the last vectors"
+    for sent, raw in made.post.log:
+        head = letters.read(raw, made.members[sent.number].key).head
+        assert not any(isinstance(value, float) for value in head.values()), head
+
+
+def test_a_round_that_was_tried_again_counts_all_its_waiting(world: MakeWorld) -> None:
+    made = world(noise_seed=1)
+    losing(made, 2, "vector", round=1)
+    records = made.train().history
+    again = next(record for record in records if record.get("tried_again"))
+    assert again["trip_seconds"]["vectors"] >= PATIENCE.grace
 
 
 # -- a server that dies ------------------------------------------------------------------------------------------------------------

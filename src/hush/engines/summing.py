@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -36,6 +36,8 @@ class Summed(NamedTuple):
     """Times that it broke off before it counted, where real clients come back."""
     begun: int = 0
     """Rounds of the secure sum that real clients were asked for by now, those that broke off included."""
+    trip_seconds: Mapping[str, float] | None = None
+    """How long real clients were waited for, by what they were waited for."""
 
 
 def plain_sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder) -> Tensor:
