@@ -187,8 +187,9 @@ def test_what_has_no_proof_is_refused() -> None:
     refuse(methods.fed_spa(mode="paper", noise=1.0), "does not bound")
     refuse(methods.cpfed(mode="paper", noise=1.0), "clips nothing")
     refuse(methods.dp_fed(noise=0.0), "adds no noise")
-    with pytest.raises(NoGuarantee, match="secure noise mode"):
-        with_secure_noise(plain, Rotation(10))
+    for bare in (methods.fed_spa(mode="paper", noise=1.0), replace(plain, local=Mine(noise=1.0))):
+        with pytest.raises(NoGuarantee, match="secure noise mode"):
+            with_secure_noise(bare, Rotation(10))
     with pytest.raises(UsageError, match="protects records"):
         plan_of(plain, Rotation(10), 100, 45)
     with pytest.raises(NoGuarantee, match="no epsilon to keep"):
