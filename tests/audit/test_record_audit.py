@@ -102,7 +102,7 @@ def one_batch_for_the_whole_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def once(*args: Any) -> Iterator[Batch]:
         first = next(iter(real(*args)))
-        yield from [first] * args[-1]
+        yield from [first] * args[4]
 
     monkeypatch.setattr(dp_sgd, "record_batches", once)
 

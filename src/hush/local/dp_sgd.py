@@ -62,18 +62,16 @@ class Read(NamedTuple):
 
     def whole(self, learner: FlatModel, params: Tensor, grid: Grid) -> ClippedSums:
         """The same in whole numbers, exactly; the records lie `in_places`."""
-        count, dim = params.shape
-        width = places_at_once(learner, count)
-        sent = None if self.active is None else self.active.repeat_interleave(width, 0)
+        count, width = len(params), places_at_once(learner, len(params))
+        places = None if self.active is None else self.active.nonzero()[:, 1].view(count, -1)
 
         def encode(rows: Tensor, own: Tensor) -> Tensor:
-            return grid.encode(rows if sent is None else rows[sent].view(len(rows), -1))
+            return grid.encode(rows if places is None else rows.gather(1, places.repeat_interleave(width, 0)))
 
-        rows = (self.x, self.y, self.real, self.keys, self.numbers)
-        found = encoded_sums(learner, params, *rows, encode, width)
-        if self.active is None:
+        found = encoded_sums(learner, params, self.x, self.y, self.real, self.keys, self.numbers, encode, width)
+        if places is None:
             return found
-        return found._replace(sums=found.sums.new_zeros(count, dim).masked_scatter_(self.active, found.sums))
+        return found._replace(sums=torch.zeros_like(params, dtype=torch.int64).scatter_(1, places, found.sums))
 
 
 @dataclass(frozen=True)

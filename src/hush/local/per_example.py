@@ -108,15 +108,17 @@ def clipped_sums(
 
 Encode = Callable[[Tensor, Tensor], Tensor]
 """`[rows, d]` gradients and a public key for each to `[rows, m]` whole numbers, row by row."""
-WIDTH = 4
-"""Records of a client whose gradients are taken at once, each at a place of its own."""
+FEWEST, MOST, _ENTRIES = 4, 64, 1 << 17
+"""Records of a client whose gradients are taken at once, each at a place of its own: many of a small model, which costs calls, few of
+a large one, which costs what is computed for places that nobody takes."""
 _BYTES = 80
 """What an entry of one record's gradient takes until it is a whole number: autograd's, and a few copies."""
 
 
 def places_at_once(learner: FlatModel, clients: int) -> int:
     """How many records of each client are taken side by side: a function of settings alone."""
-    return max(1, min(WIDTH, learner.memory // (_BYTES * learner.dim * max(clients, 1))))
+    fits = learner.memory // (_BYTES * learner.dim * max(clients, 1))
+    return max(1, min(fits, MOST, max(FEWEST, _ENTRIES // learner.dim)))
 
 
 def encoded_sums(
