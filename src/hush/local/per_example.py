@@ -109,8 +109,8 @@ def clipped_sums(
 Encode = Callable[[Tensor, Tensor], Tensor]
 """`[rows, d]` gradients and a public key for each to `[rows, m]` whole numbers, row by row."""
 FEWEST, MOST, _ENTRIES = 4, 64, 1 << 17
-"""Records of a client whose gradients are taken at once, each at a place of its own: many of a small model, which costs calls, few of
-a large one, which costs what is computed for places that nobody takes."""
+"""Records of a client whose gradients are taken at once, each at a place of its own: many of a small model, where calls cost most,
+and few of a large one, where computing places costs most that nobody takes."""
 _BYTES = 80
 """What an entry of one record's gradient takes until it is a whole number: autograd's, and a few copies."""
 
