@@ -18,6 +18,7 @@ from hush.engines import round as round_
 from hush.engines import summing
 from hush.engines.run import Run
 from hush.local.grid import Ball
+from hush.local.per_example import MOST
 from tests.conftest import make_task
 
 
@@ -123,8 +124,9 @@ def test_a_record_that_moves_another_is_refused_where_noise_is_exact(monkeypatch
     real = Ball.encode
 
     def leaning(self: Ball, rows: Tensor) -> Tensor:
+        own = rows.double().abs().view(-1, MOST, rows.shape[1]).sum((1, 2))  # of each client
         whole = real(self, rows)
-        whole[:, 0] += int(rows.double().abs().sum() * 1000) % 3
+        whole[:, 0] += (own * 1000).long().repeat_interleave(MOST) % 3
         return whole
 
     monkeypatch.setattr(Ball, "encode", leaning)

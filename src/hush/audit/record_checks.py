@@ -18,7 +18,7 @@ from hush.cohort import Cohort
 from hush.core import Method
 from hush.local.dp_sgd import DpSgd, Read
 from hush.local.per_example import places_at_once
-from hush.local.records import in_places
+from hush.local.records import in_places, side_by_side
 from hush.privacy.record_plan import record_plan
 from hush.privacy.vocabulary import BinomialNoise, Enrolled
 from hush.random import keys_of
@@ -131,7 +131,8 @@ def neighbour_check(method: Method, task: Task) -> Check:
     active, unit = local.active(keys, learner.dim), local.grid(learner.dim).step if local.exact else 1.0
 
     def sums(rows: list[int]) -> Tensor:
-        batch = in_places(data, [np.array(rows)], places_at_once(learner, 1))
+        chosen = [np.array(rows)]
+        batch = in_places(data, chosen, places_at_once(learner, 1)) if local.exact else side_by_side(data, chosen)
         return local.sums(learner, learner.initial()[None], Read.of(data, batch, keys, active)).sums[0]
 
     whole = sums(list(range(count)))

@@ -29,7 +29,7 @@ def record_batches(data: Shard, rnd: Round, kind: str, batch: int, steps: int, r
     """
     width = record_width(max(data.size.tolist(), default=0), kind, batch) if data.slots else 1
     for drawn in drawn_records(data, rnd, kind, batch, steps, rate):
-        yield _as_batch(drawn, _starts(data), width)
+        yield side_by_side(data, drawn, width)
 
 
 def drawn_records(
@@ -50,6 +50,15 @@ def drawn_records(
         else:
             drawn = [[_by_coin(words, c, m, rate) for _ in range(some)] for c, m in enumerate(sizes)]
         yield from ([rows[step] for rows in drawn] for step in range(some))
+
+
+def side_by_side(data: Shard, chosen: list[np.ndarray], least: int = 1) -> Batch:
+    """Each client's chosen records, by number, as they come."""
+    width = max(least, max((len(rows) for rows in chosen), default=1))
+    rows, real = (np.zeros((len(chosen), width), dtype=kind) for kind in (np.int64, bool))
+    for client, own in enumerate(chosen):
+        rows[client, : len(own)], real[client, : len(own)] = own, True
+    return _of_rows(rows, real, _starts(data))
 
 
 def in_places(data: Shard, chosen: list[np.ndarray], width: int, blocks: int = 1) -> Batch:
@@ -96,15 +105,6 @@ def _draws(words: OwnWords, client: int, size: int, batch: int, poisson: bool, s
     if poisson:
         return [np.flatnonzero(row) for row in coins < np.uint64((batch << 64) // size)]
     return list(np.sort(np.argpartition(coins, batch - 1, axis=1)[:, :batch], axis=1))
-
-
-def _as_batch(chosen: list[np.ndarray], starts: torch.Tensor, least: int = 1) -> Batch:
-    """Ragged choices side by side."""
-    width = max(least, max((len(rows) for rows in chosen), default=1))
-    rows, real = np.zeros((len(chosen), width), dtype=np.int64), np.zeros((len(chosen), width), dtype=bool)
-    for client, own in enumerate(chosen):
-        rows[client, : len(own)], real[client, : len(own)] = own, True
-    return _of_rows(rows, real, starts)
 
 
 def _of_rows(rows: np.ndarray, real: np.ndarray, starts: torch.Tensor) -> Batch:
