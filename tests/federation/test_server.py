@@ -21,7 +21,7 @@ from hush.secagg import client as secagg_client
 from hush.secagg.messages import ENVELOPE_BYTES, MOST_AHEAD, SIGNED_KEY_BYTES, Kind
 from hush.secagg.packing import signed
 from tests.federation.conftest import MakeWorld
-from tests.federation.world import BEFORE, Died, Sent, World, losing
+from tests.federation.world import BEFORE, Died, Sent, World, losing, nobody_asks_twice
 
 
 class Added:
@@ -111,7 +111,7 @@ def test_a_client_that_is_started_again_in_the_middle_takes_part_again(world: Ma
 
     def on_letter(sent: Sent) -> list[bytes]:
         if sent.number == 1 and sent.asks(Kind.DELIVERY, 1) and not restarted:
-            made.restart(1, decide=lambda told, me: restarted.append("asked"))
+            made.restart(1, decide=nobody_asks_twice)
             restarted.append("again")
         return [sent.raw]
 
@@ -301,7 +301,7 @@ def test_a_run_whose_server_died_goes_on_with_the_same_clients(
     dies_after(made, 2)
     if restarted:
         for number in range(4):
-            made.restart(number, decide=lambda told, me: "nobody asks twice")
+            made.restart(number, decide=nobody_asks_twice)
     result = made.train(resume=True)
     assert [record["round"] for record in result.history] == [1, 2, 3, 4]
     assert added.exact(made)
