@@ -165,6 +165,16 @@ def test_a_diary_that_was_lost_does_not_forget_what_other_runs_cost(world: MakeW
     assert asked[-1].epsilon == pytest.approx(2 * epsilon, rel=0.05), "the other two, without itself"
 
 
+def test_whose_letters_are_lost_at_the_opening_counts_the_sums_that_others_opened(world: MakeWorld) -> None:
+    made = world(clients=5, tolerate=0.2, rounds=3)
+    made.post.on_letter = lambda sent: [] if sent.number == 0 and sent.asks(Kind.SURVIVORS) else [sent.raw]
+    sums: list[tuple[int, ...]] = []
+    result = made.train(on_round=lambda record: sums.append(made.federation.opened.included if made.federation.opened else ()))
+    assert sum(0 in included for included in sums) == len(answers(made, 0, Kind.MASKED)) > 0
+    assert made.diary(0)[1] == charged(made, 0) == len(answers(made, 0, Kind.MASKED))
+    assert result.rounds_charged == 3
+
+
 @pytest.mark.parametrize("threat", ["curious", "malicious"])
 def test_two_sums_that_one_letter_opens_are_two(threat: str, world: MakeWorld) -> None:
     """A server of other code runs two rounds side by side, and puts what belongs to both into one letter."""

@@ -113,7 +113,7 @@ class RemoteFederation(Remote):
         """The sum, what was charged, and why there is none where it could not be opened; `Aborted` where nothing was charged."""
         current = self._shared(index, asked)
         deliveries, charges = current.advance(), None
-        if self.terms.threat == "malicious":  # to clients a vector counts when it leaves: so it does here
+        if current.session.opens_without_one:  # to clients a vector counts when it leaves: so it does here
             charges = pay()
         self._deliver(index, current, deliveries, after, broadcast)
         try:

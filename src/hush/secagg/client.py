@@ -65,8 +65,8 @@ class Client:
 
     @property
     def opened(self) -> int:
-        """Sums that this client let be opened, whatever the server says came of them; with a malicious server, those that it sent
-        a vector to, since others may open them. To be kept like `next_round`."""
+        """Sums that this client sent a vector to, whatever the server says came of them: others may open them. Where none can be
+        opened without it (`Terms.opens_without_one`), those that it helped to open. To be kept like `next_round`."""
         return self._tally.opened
 
     @property
@@ -283,7 +283,7 @@ class ClientRound:
         if given is None:
             raise UsageError("The sum needs this client's vector.")
         own = terms.own_copy(given)
-        if terms.threat == "malicious":  # others may open the sum without asking this client again
+        if self.session.opens_without_one:
             self._tally.count()
         self._masked = True
         seeds = {j: self._pairs[j].seed(self._digest, self._me, j) for j in held}
@@ -314,7 +314,7 @@ class ClientRound:
         living = len(survivors & self._held.keys())
         if living < self.session.graph.threshold:
             raise Refused(f"{living} neighbours are in the sum, and {self.session.graph.threshold} are needed.")
-        if self.session.terms.threat != "malicious":
+        if not self.session.opens_without_one:
             self._tally.count()
         self._survivors, self._told = survivors, told
         if self.session.terms.threat == "malicious":

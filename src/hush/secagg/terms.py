@@ -93,6 +93,14 @@ class Terms:
         the corrupted alone sign twice."""
         return (clients + whole_above(self.corrupted, clients)) // 2 + 1
 
+    def opens_without_one(self, clients: int) -> bool:
+        """Whether a sum over so many can be opened though one of them shows nothing: to that one a vector counts when it leaves.
+
+        It cannot where a curious server needs everybody's shares of every secret, as it does where nobody may vanish.
+        """
+        graph = self.graph(clients)
+        return self.threat == "malicious" or graph.threshold < graph.degree
+
     @property
     def honest_min(self) -> int:
         """The fewest honest clients in any sum that is opened, whatever the cohort's size: so many shares of noise it holds.
@@ -156,6 +164,10 @@ class Session:
     @property
     def fewest(self) -> int:
         return self.terms.fewest(len(self.cohort))
+
+    @property
+    def opens_without_one(self) -> bool:
+        return self.terms.opens_without_one(len(self.cohort))
 
     @property
     def quorum(self) -> int:
