@@ -42,7 +42,7 @@ from hush.secagg.messages import (
     vote_statement,
 )
 from hush.secagg.packing import pack
-from hush.secagg.terms import Session, Terms
+from hush.secagg.terms import ABSENT, Session, Terms
 
 GetVector = Callable[[], npt.NDArray[np.integer]]
 
@@ -203,7 +203,9 @@ class ClientRound:
         if digests[session.places[self._me]] != self._keys.signed.digest(self._me):
             raise Refused("The server shows others another key for this client than its own, or one of before it was started anew.")
         own = session.places[self._me]
-        around = neighbours_of(session.graph_seed, count, degree, own)[own]
+        around = [j for j in neighbours_of(session.graph_seed, count, degree, own)[own] if digests[j] != ABSENT]
+        if len(around) < session.graph.threshold:
+            raise Refused(f"{len(around)} neighbours have keys, and {session.graph.threshold} are needed.")
         for place, raw in zip(around, reader.pieces(len(around), SIGNED_KEY_BYTES), strict=True):
             number, key = cohort[place], SignedKey.from_bytes(raw)
             if key.digest(number) != digests[place]:
@@ -304,6 +306,8 @@ class ClientRound:
         survivors = from_bitmap(told, cohort, None)
         if self._me not in survivors:
             raise Refused("The server counts this client among the vanished, whose masks are opened, and yet asks it.")
+        if ghosts := survivors & self.session.absent:
+            raise Refused(f"Client {min(ghosts)} is said to be in the sum, and it has no keys in this round.")
         if len(survivors) < self.session.fewest:
             raise Refused(
                 f"The sum holds {len(survivors)} of {len(cohort)} clients, and {self.session.fewest} are the fewest agreed on: "

@@ -21,6 +21,8 @@ from hush.secagg.identity import Roster
 from hush.secagg.packing import LARGEST_BITS, Vector, packed_bytes, reduced
 from hush.secagg.parameters import THREATS, Graph, exactly, graph_for, leak_bound, whole_above, whole_below
 
+ABSENT = bytes(32)
+"""In the place of a digest of keys: this one has none, and is missing from the round as if it had vanished before it."""
 LARGEST_VECTOR = 2**32 - 2**16
 """Bytes of a packed vector: the length of a message has 32 bits."""
 
@@ -138,8 +140,8 @@ class Session:
     cohort: tuple[int, ...]
     """Numbers in the roster, ascending."""
     keys: tuple[bytes, ...] = ()
-    """A digest of each one's keys of this round: a round that is run again has another name, and what was signed in the first
-    one is of no use in the second."""
+    """A digest of each one's keys of this round, or `ABSENT`: a round that is run again has another name, and what was signed in
+    the first one is of no use in the second."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.round < 2**63:
@@ -160,6 +162,11 @@ class Session:
     @cached_property
     def graph(self) -> Graph:
         return self.terms.graph(len(self.cohort))
+
+    @cached_property
+    def absent(self) -> frozenset[int]:
+        """Those of the cohort who have no keys: everybody knows that they are in no sum."""
+        return frozenset(number for number, key in zip(self.cohort, self.keys, strict=False) if key == ABSENT)
 
     @property
     def fewest(self) -> int:
