@@ -133,7 +133,7 @@ class ServerRound:
         self.included: tuple[int, ...] = ()
         """Whose vectors the sum holds."""
         self.suspects: tuple[int, ...] = ()
-        """Who showed a share that does not fit the others, or sent letters that could not be opened, or may have dealt false shares;
+        """Who showed a share that does not fit the others, sent letters that could not be opened, or may have dealt false ones;
         the word of one client is enough to be listed here, and nobody should be banned for it alone."""
         self.bytes_up: dict[int, int] = dict.fromkeys(session.cohort, 0)
         self.bytes_down: dict[int, int] = dict.fromkeys(session.cohort, 0)
