@@ -114,9 +114,7 @@ def main() -> None:
             task, methods.cpfed(lr=lr, clip=clip, batch_size=64, local_steps=10), args, seed, False
         ),
     }
-    print(
-        f"{args.data}, {args.model}, {len(task.train.x):,} records, {args.clients} clients, {args.rounds} rounds, rate {args.rate:g}"
-    )
+    print(f"{args.data}, {args.model}, {len(task.train.x):,} records, {args.clients} clients, {args.rounds} rounds")
     for name, train in kinds.items():
         began = time.perf_counter()
         scores = {grid: accuracy(train(*grid, 0)[0], *kept) for grid in itertools.product(RATES, CLIPS)}

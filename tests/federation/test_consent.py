@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from hush.cli.client import Consent
 from hush.errors import HushError
 from hush.federation import letters
 from hush.federation.consent import Policy, words
+from hush.federation.diary import Before
 from hush.federation.folders import ClientFolder, ServerFolder
 from hush.federation.member import Member
 from hush.federation.members import Card, Members
@@ -63,9 +66,22 @@ def test_all_runs_together_cost_what_one_may_unless_it_is_said(told: Agreement) 
     assert told.proof.server is not None
     epsilon, roster = told.proof.server.epsilon, told.proposal.members.fingerprint
     own = Policy(epsilon=1.5 * epsilon, roster=roster)
-    assert own.objection(told, before=0.4 * epsilon) is None
-    assert "epsilon in all runs" in str(own.objection(told, before=0.6 * epsilon))
-    assert replace(own, epsilon_in_all=9 * epsilon).objection(told, before=7.9 * epsilon) is None
+    assert own.objection(told, Before(0.4 * epsilon)) is None
+    assert "epsilon in all runs" in str(own.objection(told, Before(0.6 * epsilon)))
+    assert replace(own, epsilon_in_all=9 * epsilon).objection(told, Before(7.9 * epsilon)) is None
+
+
+def test_runs_that_cost_hardly_any_epsilon_cost_their_delta(told: Agreement) -> None:
+    """Two thousand runs of epsilon 0 at delta 0.01 are not private at all."""
+    assert told.proof is not None
+    assert told.proof.server is not None
+    delta, roster = told.proof.server.delta, told.proposal.members.fingerprint
+    own = Policy(delta=2 * delta, roster=roster)
+    assert own.objection(told, Before(0.0, delta)) is None
+    assert "delta in all runs" in str(own.objection(told, Before(0.0, 1.1 * delta)))
+    more = replace(own, delta_in_all=10 * delta)
+    assert more.objection(told, Before(0.0, math.fsum([delta] * 9))) is None
+    assert "delta in all runs" in str(more.objection(told, Before(0.0, math.fsum([delta] * 10))))
 
 
 def around(told: Agreement) -> dict[str, tuple[Any, Any, str]]:
@@ -79,6 +95,7 @@ def around(told: Agreement) -> dict[str, tuple[Any, Any, str]]:
         "methods": (("skellam", "dp-fedavg"), ("skellam",), "the method would be dp-fedavg"),
         "smallest_cohort": (4, 5, "the number of clients in a sum would be 4, and 5 is the least"),
         "epsilon_in_all": (epsilon, epsilon * 0.999, "epsilon in all runs would be"),
+        "delta_in_all": (told.proof.server.delta, told.proof.server.delta * 0.999, "delta in all runs would be"),
         "corrupted": (0.1, 0.11, "may help the server would be 0.1"),
         "participations": (3, 2, "sums that this client is in would be 3"),
         "rounds": (3, 2, "rounds would be 3"),
@@ -179,9 +196,10 @@ def asked(world: World, proposal: Proposal | str, decide: Any = None, number: in
     """A client's answer to a proposal, and what it was asked to decide."""
     seen: list[Agreement] = []
 
-    def decided(told: Agreement, me: int, before: float) -> Any:
-        seen.append(told)
-        return True if decide is None else decide
+    def decided(told: Agreement, me: int, before: Before) -> Any:
+        if not before.agreed:
+            seen.append(told)
+        return True if decide is None or before.agreed else decide
 
     world.members[number] = world.member(number, decide=decided)
     text = proposal if isinstance(proposal, str) else proposal.to_json()
@@ -333,6 +351,23 @@ def test_a_server_that_sums_under_other_terms_than_it_proposed_gets_nothing(worl
         assert federation._server.ready(0) == set(), "keys are signed for the terms"
         assert any("not signed" in line or "signature" in line for line in made.heard)
         made.heard.clear()
+
+
+def test_a_policy_that_became_stricter_is_asked_of_a_run_that_goes_on(world: MakeWorld) -> None:
+    made = world()
+    roster = made.proposal.members.fingerprint
+    for policy, kind in ((Policy(roster=roster), "yes"), (Policy(roster=roster, rounds=2), "no"), (Policy(roster=roster), "yes")):
+        made.restart(0, decide=lambda told, me, before, own=policy: own.objection(told, before) or True)
+        assert made.propose(0).head["kind"] == kind
+
+
+def test_a_yes_that_was_typed_is_remembered(world: MakeWorld) -> None:
+    made = world()
+    made.propose(0)
+    made.restart(0, decide=Consent(None))
+    assert made.propose(0).head["kind"] == "yes"
+    made.restart(1, decide=Consent(None))
+    assert made.propose(1).head["kind"] == "later"
 
 
 # -- a method of one's own ---------------------------------------------------------------------------------------------------------

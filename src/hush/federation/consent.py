@@ -11,6 +11,7 @@ from typing import Any
 
 from hush.engines.federation import beside_the_vector
 from hush.errors import DataError, UsageError
+from hush.federation.diary import NOTHING, Before
 from hush.federation.folders import read_text
 from hush.federation.letters import printable
 from hush.federation.proposal import Agreement
@@ -20,6 +21,8 @@ from hush.privacy.certificate import statement
 from hush.privacy.guarantee import at_least
 from hush.privacy.settle import Proof, replaced_epsilon
 from hush.secagg.parameters import THREATS
+
+_ROUNDED = 1 + 1e-9
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Policy:
     delta: float = 0.01
     epsilon_in_all: float | None = None
     """Of all runs that this client ever agreed to, added up; as much as for one, unless it is said."""
+    delta_in_all: float | None = None
+    """The same of delta: runs of hardly any epsilon, without end, would otherwise cost nothing."""
     methods: tuple[str, ...] | None = None
     smallest_cohort: int = 3
     participations: int | None = None
@@ -48,8 +53,11 @@ class Policy:
     """Also where nothing is proved: for trials on data that need no protection."""
 
     @property
-    def _in_all(self) -> float:
-        return self.epsilon if self.epsilon_in_all is None else self.epsilon_in_all
+    def _in_all(self) -> tuple[float, float]:
+        """The most epsilon and delta of all runs together, and as little more as adding up in floating point may err by."""
+        epsilon = self.epsilon if self.epsilon_in_all is None else self.epsilon_in_all
+        delta = self.delta if self.delta_in_all is None else self.delta_in_all
+        return epsilon * _ROUNDED, delta * _ROUNDED
 
     @staticmethod
     def read(path: Path) -> Policy:
@@ -61,6 +69,7 @@ class Policy:
             "epsilon": (int, float),
             "delta": (int, float),
             "epsilon_in_all": (int, float),
+            "delta_in_all": (int, float),
             "corrupted": (int, float),
             "methods": list,
             "features": list,
@@ -80,8 +89,8 @@ class Policy:
         lists: dict[str, Any] = {key: tuple(value[key]) for key in ("methods", "features") if key in value}
         return Policy(**value | lists)
 
-    def objection(self, told: Agreement, before: float = 0.0) -> str | None:
-        """Why this client does not take part, where its runs so far add up to epsilon `before`; None where it does."""
+    def objection(self, told: Agreement, before: Before = NOTHING) -> str | None:
+        """Why this client does not take part, after all that it agreed to before; None where it does."""
         proof, roster = told.proof, told.proposal.members.fingerprint
         if (proof is None or proof.server is None) and not self.unproved:
             return f"nothing is proved against the server: {told.refused or (proof.no_server if proof else 'there is no noise')}"
@@ -89,13 +98,15 @@ class Policy:
             return f'the policy names no roster: compare {roster} by telephone, and write roster = "{roster}"'
         return self._too_much(told, before) or self._too_little(told) or self._not_allowed(told)
 
-    def _too_much(self, told: Agreement, before: float) -> str | None:
+    def _too_much(self, told: Agreement, before: Before) -> str | None:
         proved = told.proof.server if told.proof is not None else None
         epsilon, delta = (proved.epsilon, proved.delta) if proved is not None else (0.0, 0.0)
+        epsilon_in_all, delta_in_all = self._in_all
         limits = (
             ("epsilon", epsilon, self.epsilon),
             ("delta", delta, self.delta),
-            ("epsilon in all runs", before + epsilon, self._in_all),
+            ("epsilon in all runs", before.epsilon + epsilon, epsilon_in_all),
+            ("delta in all runs", before.delta + delta, delta_in_all),
             ("the number of sums that this client is in", told.participations, self.participations),
             ("the number of rounds", told.run.rounds or 0, self.rounds),
         )
@@ -125,7 +136,7 @@ class Policy:
         return None
 
 
-def words(told: Agreement, me: int, before: float = 0.0) -> list[str]:
+def words(told: Agreement, me: int, before: Before = NOTHING) -> list[str]:
     """A proposal as its client should read it before it says yes."""
     run, terms, members = told.run, told.terms, told.proposal.members
     message = told.method.uplink(told.proposal.parameters)
@@ -151,7 +162,10 @@ def words(told: Agreement, me: int, before: float = 0.0) -> list[str]:
         f"In all rounds together: epsilon {at_least(proved.epsilon)} at delta {at_least(proved.delta, 2)}.",
         *_replaced(told.proof),
         f"What that means: somebody who wrongly accuses one in a hundred of having taken part may be right about {caught:.0%}.",
-        f"You agreed to epsilon {at_least(before)} in earlier runs of this federation, which adds to it." if before else "",
+        f"You agreed to epsilon {at_least(before.epsilon)} at delta {at_least(before.delta, 2)} in other runs of this federation, "
+        "which add to it."
+        if before.epsilon or before.delta
+        else "",
         f"The server: {THREATS[terms.threat]}; at most {terms.corrupted:.0%} of a cohort help it.",
     ]
     if told.proof.server is None:

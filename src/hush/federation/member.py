@@ -21,7 +21,7 @@ from hush.errors import HushError, UsageError
 from hush.federation import letters
 from hush.federation.contribution import Contributor, Steps
 from hush.federation.data import Held, stand_in_task, task_of
-from hush.federation.diary import Diary
+from hush.federation.diary import Before, Diary
 from hush.federation.folders import ClientFolder
 from hush.federation.letters import BadLetter, Letter
 from hush.federation.proposal import Agreement, Proposal, agree
@@ -31,8 +31,8 @@ from hush.secret import Secret
 KEYS_AHEAD = 64
 """Rounds of the secure sum that a client sends keys for at once."""
 
-Decide = Callable[[Agreement, int, float], "bool | str | None"]
-"""Whether to take part, as this number, after runs of that epsilon in all: True, or why not; None where nobody has said yet."""
+Decide = Callable[[Agreement, int, Before], "bool | str | None"]
+"""Whether to take part, as this number, after all that was agreed to before: True, or why not; None where nobody has said yet."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,11 @@ class Member:
             with _told_to_both():
                 told = self._understood(proposal)
             number = proposal.members.roster.numbers[self.key]
-            if not self._diary.knows(proposal.digest):
-                said = self._decide(told, number, self._diary.epsilon)
-                if said is None:
-                    return self._write(letter, {"kind": "later"})
-                if said is not True:
-                    return self._write(letter, {"kind": "no", "why": str(said)})
+            said = self._decide(told, number, self._diary.before(told))
+            if said is None:
+                return self._write(letter, {"kind": "later"})
+            if said is not True:
+                return self._write(letter, {"kind": "no", "why": str(said)})
             try:
                 held = Held.read(self._source, proposal.examples)
             except HushError as error:  # where it lies is nobody's business
@@ -193,7 +192,7 @@ class Member:
         digest = joined.told.proposal.digest
         try:
             if joined.client.opened > before:  # on disk, and paid for, before the server can open anything
-                self._diary.charge(joined.told, joined.client.next_round)
+                self._diary.charge(joined.told, joined.client.opened)
                 self._say(f"takes part in sum {joined.client.opened} of at most {joined.told.participations}")
             self._diary.note(digest, joined.client.next_round, joined.client.opened)
         except Exception as error:  # what cannot be counted is not said: this client leaves, with all that its rounds are hidden by
