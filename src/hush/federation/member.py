@@ -143,11 +143,12 @@ class Member:
         rows do not fit the proposal trains on as many of nobody and sends its noise alone; it says so here, and to nobody else."""
         run, place = told.run, pick_device("auto")
         own = None if run.noise_seed is None else Secret.of_seed(run.seed, run.noise_seed)
+        model = told.proposal.model()  # once, whatever the rows are: building it takes time
         try:
-            usable, data = True, place_data(task_of(told.proposal, held), place, getattr(torch, run.dtype), apart=True)
+            usable, data = True, place_data(task_of(told.proposal, model, held), place, getattr(torch, run.dtype), apart=True)
         except Exception as error:  # whatever it is, it may be about the data
             self._say(f"THE DATA CANNOT BE USED, and only noise is sent: {error}")
-            nobodys = stand_in_task(told.proposal, held.rows)
+            nobodys = stand_in_task(told.proposal, model, held.rows)
             usable, data = False, place_data(nobodys, place, getattr(torch, run.dtype), apart=True)
         return Contributor(told, number, data, usable, own)
 
