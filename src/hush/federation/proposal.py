@@ -234,6 +234,8 @@ def refuse_what_cannot_travel(run: RunConfig, clients: int) -> None:
             f"Of clients that come and go nobody knows who might have been drawn, so '{run.sampling}' sampling amplifies nothing.",
             "Take turns (--sampling rotation), or let everybody flip a coin that stays secret (--sampling secret).",
         )
+    if run.dtype not in ("float32", "float64"):
+        raise UsageError(f"dtype must be float32 or float64, not {run.dtype!r}.")
     if run.masks not in (None, "fresh"):
         raise UsageError(
             "Amortised masks cannot do without anybody, and over a network somebody is always missing: take fresh ones."
