@@ -132,8 +132,58 @@ def test_a_diary_that_was_lost_or_restored_does_not_forget(world: MakeWorld) -> 
     (made.folder(0) / "ledger.sqlite").unlink()
     path.unlink()
     made.restart(0)
-    with pytest.raises(HushError):
-        made.propose(0)
+    assert made.propose(0).head["kind"] == "refused"
+
+
+def test_an_old_runs_letters_end_nothing_and_begin_nothing(world: MakeWorld) -> None:
+    """A carrier keeps them: `over` would end `hush client --once`, and a proposal would call the client away."""
+    made, old = world(rounds=1), dict[str, bytes]()
+
+    def on_letter(sent: Sent) -> list[bytes]:
+        if sent.number == 0:
+            old[sent.kind] = sent.raw
+        return [sent.raw]
+
+    made.post.on_letter = on_letter
+    made.train()
+    assert made.members[0].over.is_set()
+    made.restart(0)
+    for late in (False, True):  # before anything else was agreed to, and in the middle of another run
+        if late:
+            made.proposal = replace(made.proposal, name="ab" * 16)
+            assert made.propose(0).head["kind"] == "yes"
+        made.members[0].answer(old["over"])
+        answer = letters.read(made.members[0].answer(old["propose"]), made.members[0].key)
+        assert not made.members[0].over.is_set()
+        assert answer.head["why"] == "This run is over: propose another one."
+    made.out.rename(made.place / "first")
+    made.train()
+    assert made.members[0].over.is_set()
+    assert not any("propose it anew" in line for line in made.heard), "it was in its run all the time"
+
+
+def test_a_client_that_was_started_again_hears_that_its_run_is_over(world: MakeWorld) -> None:
+    made = world(rounds=1)
+    made.propose(0)
+    made.restart(0)
+    made.ask(0, {"kind": "over"})
+    assert made.members[0].over.is_set()
+
+
+def test_who_cannot_take_part_says_so_to_its_owner_and_remembers_no_yes(world: MakeWorld) -> None:
+    """This machine's troubles: the server hears that there are some, and nothing of them."""
+    made = world(rounds=1)
+    made.train()
+    (made.folder(0) / "ledger.sqlite").unlink()
+    made.restart(0)
+    made.heard.clear()
+    before = (made.folder(0) / "diary.json").read_text()
+    made.proposal = replace(made.proposal, name="ab" * 16)
+    answer = made.propose(0)
+    assert answer.head["kind"] == "refused"
+    assert answer.head["why"] == "it cannot take part, and its owner is told why"
+    assert any("CANNOT TAKE PART" in line and "ledger.sqlite" in line for line in made.heard)
+    assert (made.folder(0) / "diary.json").read_text() == before
 
 
 def test_a_diary_that_was_lost_does_not_forget_what_other_runs_cost(world: MakeWorld) -> None:

@@ -15,6 +15,7 @@ from hush.federation.diary import NOTHING, Before
 from hush.federation.folders import read_text
 from hush.federation.letters import printable
 from hush.federation.proposal import Agreement
+from hush.federation.work import Work
 from hush.names import pick
 from hush.privacy.attack import risk
 from hush.privacy.certificate import statement
@@ -38,10 +39,17 @@ class Policy:
     """The same of delta: runs of hardly any epsilon, without end, would otherwise cost nothing."""
     methods: tuple[str, ...] | None = None
     smallest_cohort: int = 3
+    """The fewest clients in a sum that is opened, those who vanished not counted."""
+    parameters: int = 50_000_000
+    """Of the model; no message has more than twice as many numbers."""
+    steps: int = 1000
+    """Of a round's training, where the server says how many; or"""
+    passes: int = 100
+    """over all rows, where it says that."""
     participations: int | None = None
     rounds: int | None = None
     features: tuple[str, ...] | None = None
-    """The columns that may be read, the target not counted."""
+    """The columns that may be read, the target not counted, which is then named as well."""
     target: str | None = None
     threat: str | None = None
     """`malicious`: only where the sum is safe from a server that lies."""
@@ -51,6 +59,10 @@ class Policy:
     """The least share of a cohort that may help the server without a loss of privacy."""
     unproved: bool = False
     """Also where nothing is proved: for trials on data that need no protection."""
+
+    def __post_init__(self) -> None:
+        if self.features is not None and self.target is None:
+            raise UsageError("A policy that names features names the target, too: any other column could be learned as one.")
 
     @property
     def _in_all(self) -> tuple[float, float]:
@@ -74,7 +86,7 @@ class Policy:
             "methods": list,
             "features": list,
         }
-        kinds |= dict.fromkeys(("smallest_cohort", "participations", "rounds"), int)
+        kinds |= dict.fromkeys(("smallest_cohort", "parameters", "steps", "passes", "participations", "rounds"), int)
         kinds |= dict.fromkeys(("target", "threat", "roster"), str) | {"unproved": bool}
         for key, given in value.items():
             pick(dict.fromkeys(f.name for f in fields(Policy)), key, f"key in {path.name}")
@@ -87,7 +99,10 @@ class Policy:
         if "threat" in value:
             pick(THREATS, value["threat"], f"threat in {path.name}")
         lists: dict[str, Any] = {key: tuple(value[key]) for key in ("methods", "features") if key in value}
-        return Policy(**value | lists)
+        try:
+            return Policy(**value | lists)
+        except UsageError as error:
+            raise UsageError(f"{path.name}: {error}") from None
 
     def objection(self, told: Agreement, before: Before = NOTHING) -> str | None:
         """Why this client does not take part, after all that it agreed to before; None where it does."""
@@ -109,14 +124,17 @@ class Policy:
             ("delta in all runs", before.delta + delta, delta_in_all),
             ("the number of sums that this client is in", told.participations, self.participations),
             ("the number of rounds", told.run.rounds or 0, self.rounds),
+            ("the number of parameters", told.proposal.parameters, self.parameters),
+            ("the numbers in a message", told.terms.entries, 2 * self.parameters),
+            *Work.of(told.method.local).limits(self.steps, self.passes),
         )
-        over = (limit for limit in limits if limit[2] is not None and limit[1] > limit[2])
-        return next((f"{name} would be {at_least(value)}, and {most:g} is the most" for name, value, most in over), None)
+        over = ((name, value, most) for name, value, most in limits if most is not None and value > most)
+        return next((f"{name} would be {_figure(value)}, and {_figure(most)} is the most" for name, value, most in over), None)
 
     def _too_little(self, told: Agreement) -> str | None:
         floors = (
             ("the share of a cohort that may help the server", told.terms.corrupted, self.corrupted),
-            ("the number of clients in a sum", told.terms.smallest, self.smallest_cohort),
+            ("the number of clients in a sum", told.terms.fewest(told.terms.smallest), self.smallest_cohort),
         )
         under = (floor for floor in floors if floor[1] < floor[2])
         return next((f"{name} would be {value:g}, and {least:g} is the least" for name, value, least in under), None)
@@ -144,6 +162,7 @@ def words(told: Agreement, me: int, before: Before = NOTHING) -> list[str]:
     lines = [
         f"{run.method} trains {run.model} ({told.proposal.parameters:,} parameters) in {run.rounds} rounds.",
         _examples(told),
+        f"In a round you train for {Work.of(told.method.local).in_words()}.",
         f"The roster, with the fingerprint {members.fingerprint}, has {len(members.cards)} clients: {', '.join(members.names)}.",
         f"You are {members.names[me]}.",
         f"You are in at most {told.participations} sums, of at least {terms.smallest} clients each, of whom at least "
@@ -183,6 +202,10 @@ def _examples(told: Agreement) -> str:
     examples = told.proposal.examples
     read = ", ".join(examples.features) if examples.features is not None else "all columns but the target"
     return f"Read of your data: {read}; learned: {examples.target}."
+
+
+def _figure(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else at_least(value)
 
 
 def _size(count: float) -> str:

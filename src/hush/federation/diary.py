@@ -97,18 +97,22 @@ class Diary:
 
         A diary may have been restored from an old copy; of its ledger this machine remembers the last entry.
         """
-        entry = self._runs[told.proposal.digest.hex()]
-        opened = int(entry["opened"])
+        entry = self._runs.get(told.proposal.digest.hex(), {})
+        opened = int(entry.get("opened", 0))
         if told.own_plan is not None:
             with self._ledger() as ledger:
                 opened = max(opened, self._account(ledger, told).charges)
-        return int(entry["next_round"]), opened
+        return int(entry.get("next_round", 0)), opened
 
     def note(self, digest: bytes, next_round: int, opened: int) -> None:
         self._change(digest, next_round=next_round, opened=opened)
 
     def over(self, digest: bytes) -> None:
         self._change(digest, over=True)
+
+    def ended(self, digest: bytes) -> bool:
+        """Whether the server said that this run, which was agreed to, is over."""
+        return bool(self._runs.get(digest.hex(), {}).get("over"))
 
     def charge(self, told: Agreement, opened: int) -> None:
         """Every sum that it counted, in this client's own ledger; it raises where a budget there is spent."""
