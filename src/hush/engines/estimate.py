@@ -23,6 +23,7 @@ from hush.privacy.settle import certify, figures_of, settle_privacy
 from hush.random import keys_of
 from hush.secagg.terms import Terms
 from hush.secret import Secret
+from hush.tasks.persons import by_person, grouped
 from hush.tasks.task import Clients, Examples, Task, whole
 from hush.transforms import Discretize, TopK
 from hush.transforms.votes import Votes
@@ -67,14 +68,17 @@ def estimate(config: RunConfig, method: Method, task: Task, cohort: Cohort, term
 def _made_of_zeros(config: RunConfig, task: Task) -> Placed:
     """The model, and clients of the usual size that hold nothing but zeros."""
     place, train = pick_device(config.device), task.train
-    learner = task.learner(place)
-    many = max(1, int(train.sizes.float().mean().ceil()))
+    learner = rows = task.learner(place)
+    many = max(1, int(task.records.float().mean().ceil()))
     x = torch.zeros(many, *train.x.shape[1:], dtype=train.x.dtype, device=place)
     y = torch.zeros(many, *train.y.shape[1:], dtype=train.y.dtype, device=place)
     learner.probe(x, y)
     public = task.placed("public", place, torch.float32)
     zeros = None if public is None else whole(Examples(torch.zeros_like(public.x), torch.zeros_like(public.y)))
-    return Placed(task, learner, Clients(x, y, torch.tensor([many])), Server(learner, zeros), None, None)
+    clients = Clients(x, y, torch.tensor([many]), torch.arange(many))
+    if task.by_person:
+        learner, clients = by_person(learner, clients, grouped(clients, task.person_rows))
+    return Placed(task, learner, clients, Server(rows, zeros), None, None)
 
 
 def _refuse_narrow_grids(method: Method, dim: int) -> None:
@@ -94,7 +98,7 @@ def _training(config: RunConfig, method: Method, task: Task, cohort: Cohort, dat
     own = OwnSecrets.simulated(Secret(bytes(32)), ids.tolist())  # nothing that is drawn here is kept
     shard = Shard(x, y, torch.zeros_like(ids), torch.full_like(ids, len(x)), own)
     rnd, public = Round(0, 0, cohort.size, method.pipeline.room()), data.server.public
-    each_round = _seconds(learner, rnd, method.local, shard, task.train.sizes) * cohort.size / chunk
+    each_round = _seconds(learner, rnd, method.local, shard, task.records) * cohort.size / chunk
     for part in method.pipeline.parts:
         if isinstance(part, TopK | Votes) and public is not None:
             each_round += _seconds(learner, rnd, part.training, public, public.size)
@@ -117,9 +121,11 @@ def _seconds(learner: FlatModel, rnd: Round, local: LocalUpdate, data: Shard, si
 
 def _judging(config: RunConfig, task: Task, data: Placed, rounds: int) -> float:
     """Seconds that all evaluations take."""
-    few = Examples(*(torch.zeros(16, *t.shape[1:], dtype=t.dtype, device=t.device) for t in (data.train.x, data.train.y)))
+    few = Examples(
+        *(torch.zeros(16, *t.shape[1:], dtype=t.dtype, device=data.learner.device) for t in (task.train.x, task.train.y))
+    )
     began = time.perf_counter()
-    data.learner.scores(data.learner.initial(), few.x, few.y)
+    data.server.learner.scores(data.learner.initial(), few.x, few.y)
     each = (time.perf_counter() - began) / 16
     held = (task.placed(part, "cpu", torch.float32) for part in ("validation", "test"))
     validated, tested = (0 if examples is None else len(examples.x) for examples in held)

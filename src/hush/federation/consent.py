@@ -116,6 +116,7 @@ class Policy:
             ("the roster's fingerprint", told.proposal.members.fingerprint, (self.roster,)),
             ("the threat that the sum is safe from", told.terms.threat, ("malicious",) if self.threat == "malicious" else None),
             *(("a column that is read", name, self.features) for name in examples.features or ("(all columns)",)),
+            *(("a column that is read", name, self.features) for name in (examples.person,) if name is not None),
         )
         for what, proposed, known in allowed:
             if known is not None and proposed not in known:
@@ -159,7 +160,8 @@ def words(told: Agreement, me: int, before: float = 0.0) -> list[str]:
 def _examples(told: Agreement) -> str:
     examples = told.proposal.examples
     read = ", ".join(examples.features) if examples.features is not None else "all columns but the target"
-    return f"Read of your data: {read}; learned: {examples.target}."
+    whose = f"; {examples.person}, which says whose a row is and never leaves" if examples.person is not None else ""
+    return f"Read of your data: {read}{whose}; learned: {examples.target}."
 
 
 def _size(count: float) -> str:

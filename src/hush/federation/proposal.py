@@ -27,7 +27,7 @@ from hush.privacy.guarantee import Budget
 from hush.privacy.plan import in_a_federation
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
 from hush.privacy.shares import SecureSum, as_run
-from hush.privacy.vocabulary import Enrolled, Plan
+from hush.privacy.vocabulary import Enrolled, Persons, Plan
 from hush.random import derive
 from hush.secagg.terms import Terms
 from hush.tasks.models import build_model
@@ -51,6 +51,15 @@ class Examples:
     std: tuple[float, ...] = ()
     numbers: bool = False
     """Whether the target is a number to come close to, and not a class."""
+    person: str | None = None
+    """The column that says whose a row is, where a person is what is protected."""
+    person_rows: int | None = None
+    """How many rows of a person count at most."""
+
+    @property
+    def persons(self) -> Persons | None:
+        """What is said of persons. That each one's rows lie at one client nobody here can know: it is assumed."""
+        return None if self.person is None else Persons(self.person_rows)
 
     @property
     def loss(self) -> nn.Module | None:
@@ -164,7 +173,7 @@ def agree(proposal: Proposal, own_code: str | None = None) -> Agreement:
     secure = SecureSum.of_config(run)
     assert secure is not None
     method = as_run(method, cohort, clients, False, secure, run.dropout)
-    enrolled = Enrolled(clients, dim=proposal.parameters)
+    enrolled = Enrolled(clients, dim=proposal.parameters, persons=proposal.examples.persons)
     settled = settle_privacy(method, cohort, enrolled, run.rounds, Budget.of_config(run), run.delta, run.dropout)
     terms = secure.terms_of(settled.method, cohort, clients, run.dropout, proposal.parameters, run.rounds, proposal.digest)
     plan = None if settled.plan is None else in_a_federation(settled.plan)

@@ -20,6 +20,7 @@ from hush.federation.proposal import Examples, Proposal, agree, refuse_what_cann
 from hush.federation.server import RemoteFederation
 from hush.local.remembered import remembered
 from hush.plugins import shown
+from hush.privacy.guarantee import Unit
 from hush.privacy.settle import settle_privacy
 from hush.privacy.shares import as_run
 from hush.privacy.vocabulary import Enrolled
@@ -96,6 +97,8 @@ def examples_of(experiment: Experiment, task: Task) -> Examples:
     if entry.own:
         columns = columns_of(Path(experiment.config.data))
         like |= {"target": columns.target, "features": tuple(columns.features or ()), "categories": dict(columns.categories)}
+        if experiment.config.unit == Unit.PERSON:
+            like |= {"person": columns.person, "person_rows": entry.person_rows}
     return Examples(**like)
 
 
@@ -106,7 +109,7 @@ def propose(experiment: Experiment, task: Task, members: Members) -> Proposal:
     assert dim is not None
     if config.epsilon is not None and "noise" in config.set:
         method = as_run(experiment.method, experiment.cohort, clients, False, experiment.secure_sum, config.dropout)
-        enrolled = Enrolled(clients, dim=dim)
+        enrolled = Enrolled(clients, dim=dim, persons=examples_of(experiment, task).persons)
         settled = settle_privacy(
             method, experiment.cohort, enrolled, experiment.rounds, experiment.budget, config.delta, config.dropout
         )

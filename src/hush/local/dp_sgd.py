@@ -119,7 +119,7 @@ class DpSgd(LocalUpdate):
         losses = params.new_zeros(count)
         path = "plain" if data.slots else "auto"  # a trial on some clients' records must not decide how others are computed
         for step, batch in enumerate(batches):
-            numbers = batch.rows - data.start[:, None]  # a record's dropout is its own, whoever else was drawn
+            numbers = data.numbers_of(batch.rows)  # a record's dropout is its own, whoever else was drawn
             read = Read(data.x[batch.rows], data.y[batch.rows], batch.real, fold(keys, step), active, numbers, path)
             gradient, loss = self.sums(learner, local, read)
             if normals is not None:

@@ -23,6 +23,7 @@ def refuse_without_proof(plan: Plan) -> None:
     _side_data(plan)
     _local_noise(plan)
     _relation(plan)
+    _holders(plan)
     for phase in plan.phases:
         _participation(plan, phase)
         _adaptive(phase)
@@ -66,6 +67,17 @@ def _relation(plan: Plan) -> None:
         raise NoGuarantee(
             "Under secret participation the contacted clients are public, so adding or removing one cannot be hidden.",
             "Ask for zero-out: what a client's data said stays secret.",
+        )
+
+
+def _holders(plan: Plan) -> None:
+    several = any(phase.holders > 1 for phase in plan.phases)
+    if several and plan.unit is not Unit.PERSON:
+        raise NoGuarantee(f"A {plan.unit} lies at one client.", "Leave holders out.")
+    if several and plan.view is not View.MESSAGES:
+        raise NoGuarantee(
+            "Several clients have rows of one person and add to the same sum, so that it holds several clips of that person.",
+            "Bring each person's rows to one client, or take a method that covers every message (dp-sgd).",
         )
 
 
@@ -121,7 +133,7 @@ def _amplification(plan: Plan, phase: Phase) -> None:
             )
     if isinstance(sampling, say.SecretParticipation):
         return  # its coins are the client's own, and everybody sends noise
-    hidden = getattr(sampling, "by", say.Sampler.SERVER) is say.Sampler.OWN and plan.sampled is Unit.RECORD
+    hidden = getattr(sampling, "by", say.Sampler.SERVER) is say.Sampler.OWN and plan.sampled.within_client
     if plan.view is not View.RELEASED and not hidden:
         raise NoGuarantee(
             "A server that picks the cohort, or sees who sends, knows who is in it: against it, sampling amplifies nothing.",
@@ -248,8 +260,8 @@ def warnings_of(plan: Plan, delta: float) -> Iterator[str]:
             "records, protect these instead (hush run fed-spa, or cpfed, dp-sgd)"
         )
     drawn = [phase.sampling for phase in plan.phases if isinstance(phase.sampling, say.PoissonSampling | say.FixedSampling)]
-    if plan.sampled is Unit.RECORD and drawn and not any(sampling.amplifies for sampling in drawn):
+    if plan.sampled.within_client and drawn and not any(sampling.amplifies for sampling in drawn):
         yield (
-            f"the smallest client holds {plan.population:,} records, no more than a batch: it reads them all at every step, which "
-            "hides none of them; fewer clients or smaller batches need less noise"
+            f"the smallest client holds {plan.population:,} {plan.sampled}s, no more than a batch: it reads them all at every "
+            "step, which hides none of them; fewer clients or smaller batches need less noise"
         )
