@@ -16,6 +16,7 @@ from hush.audit.records import RecordStage, along, everywhere
 from hush.audit.structural import Check, freshness_checks, participations, scale_check
 from hush.cohort import Cohort
 from hush.core import Method
+from hush.engines.setup import place_data
 from hush.local.dp_sgd import DpSgd, Read
 from hush.privacy.record_plan import record_plan
 from hush.privacy.vocabulary import BinomialNoise, Enrolled
@@ -109,7 +110,8 @@ def neighbour_check(method: Method, task: Task) -> Check:
     """On the task's own model: one record less in a batch moves the step by no more than that record may."""
     local = method.local
     assert isinstance(local, DpSgd)
-    learner, train = task.learner("cpu"), task.placed_train("cpu", torch.float32)
+    placed = place_data(task, torch.device("cpu"), torch.float32, apart=False)
+    learner, train = placed.learner, placed.train
     client = int(train.sizes.argmax())
     data = train.shard(torch.tensor([client]))
     count = min(8, int(data.size[0]))
@@ -120,16 +122,19 @@ def neighbour_check(method: Method, task: Task) -> Check:
         active = torch.zeros(1, learner.dim, dtype=torch.bool).scatter_(1, places, True)
 
     def sums(rows: list[int]) -> Tensor:
-        numbers = torch.tensor([rows])
-        x, y = data.x[data.start + numbers[0]][None], data.y[data.start + numbers[0]][None]
-        real = torch.ones(1, len(rows), dtype=torch.bool)
-        return local.sums(learner, learner.initial()[None], Read(x, y, real, keys, active, numbers)).sums[0].double()
+        chosen = data.start[:, None] + torch.tensor([rows])
+        x, y, real = data.x[chosen], data.y[chosen], torch.ones(1, len(rows), dtype=torch.bool)
+        read = Read(x, y, real, keys, active, data.numbers_of(chosen))
+        return local.sums(learner, learner.initial()[None], read).sums[0].double()
 
     whole = sums(list(range(count)))
     for left in range(count if count > 1 else 0):
         moved = float((whole - sums([i for i in range(count) if i != left])).norm()) / local.reach(learner.dim)
         worst = max(worst, moved)
-    return Check("one record of the model's own task", worst <= 1 + 1e-4, f"moves a step by {worst:.4f} of what is claimed at most")
+    unit = task.enrolled.record
+    return Check(
+        f"one {unit} of the model's own task", worst <= 1 + 1e-4, f"moves a step by {worst:.4f} of what is claimed at most"
+    )
 
 
 def _chi_square(seen: np.ndarray, expected: np.ndarray) -> float:

@@ -85,5 +85,5 @@ def most_clients(train: Clients) -> int:
 def _pairs(train: Clients) -> Tensor:
     """`[n, 2]`: every client with every person that it has rows of."""
     assert train.persons is not None
-    pairs: Tensor = torch.stack([train.owner.cpu(), train.persons.cpu()], 1).unique(dim=0)
+    pairs: Tensor = torch.unique(torch.stack([train.owner.cpu(), train.persons.cpu()], 1), dim=0)
     return pairs
