@@ -33,8 +33,8 @@ def task_of(proposal: Proposal, source: str | None) -> Task:
     if count != proposal.parameters:
         raise UsageError(f"The model has {count:,} parameters here, and the server says {proposal.parameters:,}.")
     task = Task(model, held, loss=proposal.examples.loss, name=proposal.run.data, model_name=str(proposal.run.model))
-    most = proposal.examples.person_rows
-    return task if most is None else replace(task, person_rows=most, by_person=True)
+    persons = proposal.examples.persons
+    return task if persons is None or persons.rows is None else replace(task, person_rows=persons.rows, by_person=True)
 
 
 def _none(told: Examples) -> Clients:

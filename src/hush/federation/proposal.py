@@ -56,6 +56,11 @@ class Examples:
     person_rows: int | None = None
     """How many rows of a person count at most."""
 
+    def __post_init__(self) -> None:
+        known = isinstance(self.person, str) and type(self.person_rows) is int and self.person_rows >= 1
+        if not known and (self.person, self.person_rows) != (None, None):
+            raise ValueError("a person is a column, and a number of rows that count")
+
     @property
     def persons(self) -> Persons | None:
         """What is said of persons. That each one's rows lie at one client nobody here can know: it is assumed."""
