@@ -29,6 +29,7 @@ def task(ids: torch.Tensor | None, **more: Any) -> hush.Task:
     """Two clients of 40 rows each."""
     g = torch.Generator().manual_seed(0)
     x = torch.randn(80, 4, generator=g)
+    torch.manual_seed(0)
     return hush.Task(nn.Linear(4, 2), Clients(x, (x[:, 0] > 0).long(), torch.tensor([40, 40]), ids), **more)
 
 
@@ -66,6 +67,8 @@ def test_a_person_at_several_clients_is_composed_over_all_of_them() -> None:
     longer = hush.simulate(method, task(APART), rounds=8, cohort=1, delta=1e-3)
     assert both.epsilon == longer.epsilon  # twice the rounds of one client, under the same noise
     assert any("no more than 2" in line or "more than 2 clients" in line for line in both.guarantee.assumptions)  # type: ignore[union-attr]
+    assert any("make the names differ" in line for line in both.guarantee.warnings)  # type: ignore[union-attr]
+    assert not any("make the names differ" in line for line in one.guarantee.warnings)  # type: ignore[union-attr]
     assert plan_from_dict(plan_to_dict(both.proof.plan)) == both.proof.plan
 
 

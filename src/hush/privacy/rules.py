@@ -259,6 +259,11 @@ def warnings_of(plan: Plan, delta: float) -> Iterator[str]:
             f"noise that hides one of {plan.population:,} clients drowns the model: below about {_FEW}, and where each holds many "
             "records, protect these instead (hush run fed-spa, or cpfed, dp-sgd)"
         )
+    if (most := max((phase.holders for phase in plan.phases), default=1)) > 1:
+        yield (
+            f"a person has rows at up to {most:,} clients, all of which are counted: where the same name at two clients is not the same "
+            "person, make the names differ"
+        )
     drawn = [phase.sampling for phase in plan.phases if isinstance(phase.sampling, say.PoissonSampling | say.FixedSampling)]
     if plan.sampled.within_client and drawn and not any(sampling.amplifies for sampling in drawn):
         yield (
