@@ -261,8 +261,8 @@ def warnings_of(plan: Plan, delta: float) -> Iterator[str]:
         )
     if (most := max((phase.holders for phase in plan.phases), default=1)) > 1:
         yield (
-            f"a person has rows at up to {most:,} clients, all of which are counted: where the same name at two clients is not the same "
-            "person, make the names differ"
+            f"a person has rows at up to {most:,} clients, all of which are counted: where the same name at two clients is not the "
+            "same person, make the names differ"
         )
     drawn = [phase.sampling for phase in plan.phases if isinstance(phase.sampling, say.PoissonSampling | say.FixedSampling)]
     if plan.sampled.within_client and drawn and not any(sampling.amplifies for sampling in drawn):
