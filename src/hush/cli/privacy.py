@@ -158,7 +158,7 @@ def _notes(asked: Asked, plan: Plan, cohort: Cohort) -> list[str]:
         return [cohort.too_short(plan.population, plan.rounds)] if isinstance(cohort, Bounded) and short else []
     if plan.phases[0].participations == plan.rounds > 1 and (asked.sampling or asked.participations is None):
         return [
-            "a client is taken to join every round: which clients are drawn shows, so it amplifies nothing; "
+            f"a client is taken to join every round: which clients are drawn shows, so it amplifies nothing for a {plan.unit}; "
             "--sampling rotation with --cohort and --clients, or --participations, says how often one joins at most"
         ]
     return []
