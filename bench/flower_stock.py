@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from hush.engines.flower import process
 from hush import load_task
+from hush.engines.flower import process
 
 ROUNDS, CLIENTS = 5, 3
 PROJECT = """[build-system]

@@ -45,7 +45,7 @@ class Lossy(Member):
 
     def _trained(self, joined, letter, values):
         vector = super()._trained(joined, letter, values)
-        np.save(self.vectors / f"{self.round}-{joined.number}.npy", vector)
+        np.save(self.vectors / f"{self.round}-{joined.adds.number}.npy", vector)
         return vector
 
 

@@ -90,6 +90,16 @@ def test_a_run_of_an_older_form_says_who_wrote_it_and_what_to_do(run: Path, caps
     assert "use the Hush that wrote it, or run it again with this one." in err
 
 
+def test_an_older_accounting_of_skellam_noise_is_said_not_called_false(run: Path) -> None:
+    def older(certificate: dict[str, Any]) -> None:
+        certificate["computed"]["method"] = "Renyi divergences at integer orders"
+        certificate["plan"]["phases"][0]["releases"][0]["noise"] = {"kind": "SkellamNoise", "std": 1.0}
+
+    edit(run / "certificate.json", older)
+    with pytest.raises(DataError, match=r"accounts Skellam noise by Renyi divergences, .* use the Hush that wrote it"):
+        verify_run(run)
+
+
 def set_epsilon(c: dict[str, Any]) -> None:
     c["guarantee"]["epsilon"] = 0.5
 

@@ -19,10 +19,11 @@ from hush.engines.result import REPEATED
 from hush.engines.rundir import LEDGER, RunDir
 from hush.errors import DataError, HushError, UsageError
 from hush.experiment import Experiment
+from hush.federation import kept
 from hush.plain import differing, plain
 from hush.plugins import shown
 from hush.privacy.accountant import account
-from hush.privacy.certificate import FORMAT, digest, proof_from_dict, proof_to_dict
+from hush.privacy.certificate import FORMAT, digest, has_old_skellam, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger
 from hush.privacy.plan import in_a_federation, server_plan
@@ -80,9 +81,15 @@ def verify_run(path: Path, ledger: Path | None = None) -> Verified:
         raise DataError(
             f"{path / 'certificate.json'} has format 1, {wrote}: use the Hush that wrote it, or run it again with this one."
         )
+    if has_old_skellam(certificate):
+        raise DataError(
+            f"{path / 'certificate.json'} accounts Skellam noise by Renyi divergences, as Hush once did, and this one proves "
+            "less: use the Hush that wrote it, or run it again with this one."
+        )
     result = _object(folder, "result.json") if folder.has("result.json") else {}
     checks = [_model(folder, certificate), _result(result, certificate), _secrets(folder), _hashed(certificate)]
     checks += [_page(folder, certificate)] if folder.has("certificate.html") else []
+    checks += [_proposal(folder, certificate)] if _of_real_clients(folder, certificate) else []
     checks += _derived(folder, certificate, result, ledger)
     known = {"format", "configuration_sha256", "model_sha256"}.union(*(check.known for check in checks))
     copied = set[str]().union(*(check.copied for check in checks))
@@ -127,6 +134,7 @@ def _other_files(folder: RunDir, checks: list[Check]) -> list[str]:
     passed = {check.name for check in checks if check.passed is not None}
     looked = {"certificate.json", "certificate.html", "result.json", "model.safetensors"}
     looked |= {"config.json"} if "settings" in passed else set()
+    looked |= {kept.FILE} if "proposal" in passed else set()
     looked |= {"rounds.jsonl"} if {"figures", "ledger"} <= passed else set()  # what is not proved is not released there
     looked |= {LEDGER + end for end in ("", "-wal", "-shm", "-journal")} | {path.name for path in folder.secrets}
     return sorted(path.name for path in folder.path.iterdir() if path.is_file() and path.name not in looked)
@@ -183,6 +191,23 @@ def _model(folder: RunDir, certificate: Values) -> Check:
         return Check("model", None, "there is no model beside the certificate")
     same = folder.digest("model.safetensors") == certificate.get("model_sha256")
     return Check("model", same, "the model is the one certified" if same else "the model is not the one certified")
+
+
+def _of_real_clients(folder: RunDir, certificate: Values) -> bool:
+    ran = certificate.get("configuration")
+    named = isinstance(ran, dict) and ("proposal" in ran or (isinstance(ran.get("run"), dict) and ran["run"].get("federation")))
+    return bool(named) or folder.has(kept.FILE)
+
+
+def _proposal(folder: RunDir, certificate: Values) -> Check:
+    """What clients agreed to is the run that is certified, under the roster that is named."""
+    named = frozenset({"configuration.proposal"})
+    if certificate.get("hush_version") != __version__:
+        return Check("proposal", None, "it was written by another version of Hush", copied=named)
+    if not folder.has(kept.FILE):
+        return Check("proposal", None, f"{kept.FILE} is not there", copied=named)
+    wrong = "; ".join(kept.against_proposal(folder, certificate))
+    return Check("proposal", not wrong, wrong or "the clients agreed to this run, with this roster", named)
 
 
 def _figures(certificate: Values) -> Check:
@@ -279,7 +304,7 @@ def _without_proof(config: RunConfig, certificate: Values) -> tuple[Values, set[
     experiment, ran = Experiment.of(config), certificate["configuration"]
     own: Values = {"run": replace(config, seed=ran["seed"]).published(), "method": experiment.method.name, "rounds": config.rounds}
     own |= {"cohort": plain(experiment.cohort), "dropout": config.dropout}
-    copied = {f"configuration.{key}" for key in ran.keys() - own.keys() - {"seed"}}
+    copied = {f"configuration.{key}" for key in ran.keys() - own.keys() - {"seed", "proposal"}}
     cohort = experiment.cohort
     expected = {"method": experiment.method.name, "cohort": cohort.size, "sampling": sampling_name(cohort)}
     return expected | {"configuration": ran | own}, copied
@@ -290,15 +315,16 @@ def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, set[
     experiment = Experiment.of(config)
     told, ran = plan_from_dict(certificate["plan"]), certificate["configuration"]
     clients, copied = config.clients or certificate["clients"], {"configuration.parameters"}
-    method, by_record = experiment.as_run(clients), told.unit.within_client
+    by_record = told.unit.within_client
     enrolled = Enrolled(clients, dim=ran["parameters"])
     if told.parameters is not None:
         copied.add("plan.parameters")
     if by_record:
         persons = Persons(ran["rows_of_a_person"], told.phases[0].holders) if config.unit == Unit.PERSON else None
-        enrolled = Enrolled(clients, told.population, told.total, ran["parameters"], persons)
+        enrolled = Enrolled(clients, ran["records"], ran["records_in_all"], ran["parameters"], persons)
         copied |= {"plan.population", "plan.total", "configuration.records", "configuration.records_in_all"}
         copied |= {"configuration.rows_of_a_person", "plan.phases.0.holders"} if persons is not None else set()
+    method = experiment.as_run(enrolled)
     if config.clients is None:
         copied |= {"clients", "configuration.clients", "plan.clients" if by_record else "plan.population"}
     delta = config.delta
@@ -328,7 +354,7 @@ def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, set[
         "noise_multiplier": charged.noise_multiplier,
         "claimed_epsilon": proof.claim.epsilon if proof.claim else None,
         "secure_sum": summed,
-        "configuration": describe(*facts),
+        "configuration": describe(*facts) | ({"proposal": ran["proposal"]} if config.federation is not None else {}),
         "no_guarantee": None,
     }
     expected.pop("computed")

@@ -136,6 +136,11 @@ class Transform:
         """Whether `prepare` reads public examples, which then must exist."""
         return False
 
+    @property
+    def clients_need_public(self) -> bool:
+        """Whether `encode` reads them, too: every client must have them, and what `prepare` returns does not carry them."""
+        return False
+
     def init(self, dim: int) -> State:
         """The state before the first round."""
         return {}
@@ -292,6 +297,10 @@ class Chain(Transform):
     def needs_public(self) -> bool:
         return any(part.needs_public for part in self.parts)
 
+    @property
+    def clients_need_public(self) -> bool:
+        return any(part.clients_need_public for part in self.parts)
+
     def init(self, dim: int) -> State:
         state: dict[str, Tensor] = {}
         for i, (part, entries) in enumerate(self._reached(dim)):
@@ -328,6 +337,11 @@ class Chain(Transform):
             if absent is not None and not covered:
                 x = x.masked_fill(absent[:, None], 0)
             covered |= part.covers
+            x = part.cover(x, rnd, own)
+        return x
+
+    def cover(self, x: Tensor, rnd: Round, own: OwnSecrets | None) -> Tensor:
+        for part in self.parts:
             x = part.cover(x, rnd, own)
         return x
 
@@ -424,6 +438,17 @@ class LocalUpdate:
         """Whether it trains towards the clip that follows it (`Round.room`), which then must exist."""
         return False
 
+    @property
+    def by_record(self) -> bool:
+        """Whether the pipeline encodes single records' gradients instead of the client's update: see `messages`."""
+        return False
+
+    def messages(
+        self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, encode: Callable[[Tensor, Tensor], Tensor]
+    ) -> Trained:
+        """Where it is `by_record`: what each client adds up of its records' rows, which `encode(rows, keys)` makes one by one."""
+        raise UsageError(f"{type(self).__name__} does not say what a client sends of its records: override messages.")
+
     def shortened(self, steps: int) -> LocalUpdate:
         """The same for so many steps only, where it is made of steps: for trials and estimates."""
         return self
@@ -503,6 +528,12 @@ class Method:
     ) -> tuple[Tensor, Trained]:
         """Clients: train and encode; `[clients, m]`, ready to leave. Those who are `silent` train, too, and send noise alone."""
         told = replace(rnd, room=self.pipeline.room(None, public))
+        if self.local.by_record:
+            trained = self.local.messages(
+                learner, params, data, told, keys, lambda x, own: self.pipeline.encode(x, rnd, own, public)
+            )
+            sums = trained.updates if silent is None else trained.updates.masked_fill(silent[:, None], 0)
+            return self.pipeline.cover(sums, rnd, data.own), trained._replace(updates=sums.double())
         trained = self.local(learner, params, data, told, keys, public)
         absent = data.size == 0  # a client without data is as if it were not there: zero-out is just that
         if silent is not None:  # one way for both sides of a coin, which a clock must not tell

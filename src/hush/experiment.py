@@ -20,6 +20,7 @@ from hush.privacy.guarantee import Budget
 from hush.privacy.plan import is_private, needs_noise, takes_turns
 from hush.privacy.record_plan import is_record_level, unit_within_clients
 from hush.privacy.shares import SecureSum, as_run
+from hush.privacy.vocabulary import Enrolled
 from hush.settings import Settings
 from hush.tasks.build import load_task
 from hush.tasks.catalogue import dataset
@@ -76,7 +77,7 @@ class Experiment:
         """How the sum is made secure, where it shall be."""
         return SecureSum.of_config(self.config)
 
-    def as_run(self, clients: int | None = None) -> Method:
+    def as_run(self, clients: int | Enrolled | None = None) -> Method:
         """The method with the kind of noise and of sum that it runs with."""
         config, many = self.config, clients or self.population
         return as_run(self.method, self.cohort, many, config.noise_mode == "secure", self.secure_sum, config.dropout)

@@ -13,6 +13,7 @@ import torch
 from hush.config import RunConfig
 from hush.engines.flower import process
 from hush.engines.flower.bundles import unbundle
+from hush.engines.flower.reach import is_let_in, refusal
 from hush.engines.flower.superlink import SuperLink
 from hush.engines.simulation import train
 from hush.experiment import resolve
@@ -148,7 +149,9 @@ def test_the_same_bits_as_simulation_through_real_processes_whatever_else_knocks
         federation.finish()
         for log in (unknown, stolen):  # neither was let in: one key is nobody's, the other is in use
             wait_for(lambda log=log: "failed" in log.read_text() or "ERROR" in log.read_text(), 30)
-            assert "SuperNode ID" not in log.read_text()
+            assert not is_let_in(log.read_text())
+            assert "refuses this client: it is not admitted" in refusal(made.invitation, log.read_text())
+        assert any("connected to" in path.read_text() for path in place.glob("clients/*/client.log"))
 
     same = resolve(replace(ASKED, secure=True, clients=CLIENTS, cohort=float(CLIENTS), sampling="rotation", chunk=1))
     simulated = train(same.set_up(same.task(None)))
@@ -159,7 +162,7 @@ def test_the_same_bits_as_simulation_through_real_processes_whatever_else_knocks
     for answer in attacked:
         seen = json.loads(answer)
         assert not [name for name in seen["environment"] if "HUSH" in name or str(place) in name]
-        assert set(seen["files"]) <= {"flower", "flower/node.key", "letters"} | flowers_own(seen)
+        assert set(seen["files"]) <= {"ca.crt", "flower", "letters"} | flowers_own(seen)
         for nothing in (seen["garbage"], seen["huge"]):  # hung up on
             assert bytes.fromhex(nothing) == b"" or bytes.fromhex(nothing).startswith((b"ConnectionReset", b"BrokenPipe"))
         assert bytes.fromhex(seen["forged"])[12:] == b"{}"  # an empty bundle: nothing was answered

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hush.federation import server
+from hush.federation import asking, server, standing
 from tests.federation.world import Clock, World
 
 MakeWorld = Callable[..., World]
@@ -18,7 +18,8 @@ MakeWorld = Callable[..., World]
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The server's."""
     clock = Clock()
-    monkeypatch.setattr(server, "time", clock)
+    for waits in (asking, server, standing):
+        monkeypatch.setattr(waits, "time", clock)
     return clock
 
 

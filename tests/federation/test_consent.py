@@ -205,7 +205,7 @@ def test_another_servers_key_is_refused(made: World) -> None:
 
 def test_a_roster_without_this_client_is_refused(made: World) -> None:
     others = made.proposal.members.cards[1:]
-    stranger = Card("client-9", Identity.generate().public, "")
+    stranger = Card("client-9", Identity.generate().public, "", made.proposal.members.server)
     refuses(made, replace(made.proposal, members=Members(made.proposal.members.server, (*others, stranger))), "not in the roster")
 
 
@@ -329,7 +329,7 @@ def test_a_server_that_sums_under_other_terms_than_it_proposed_gets_nothing(worl
         for number in range(4):
             answer = made.propose(number)
             assert answer.head["kind"] == "yes"
-            federation._take_keys(number, answer.pieces[0])
+            federation.attendance.take_keys(number, answer.pieces[0])
         assert federation._server.ready(0) == set(), "keys are signed for the terms"
         assert any("not signed" in line or "signature" in line for line in made.heard)
         made.heard.clear()

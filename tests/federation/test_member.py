@@ -6,16 +6,22 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from hush.core import Round
+from hush.core import Chain, Round, Server, Shard
 from hush.errors import HushError
 from hush.federation import letters
+from hush.federation.data import Held, zeros_and_ones
 from hush.federation.diary import Diary
+from hush.federation.member import Member
+from hush.federation.proposal import Examples, agree
+from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
 from hush.privacy.ledger import Ledger
-from hush.random import keys_of
+from hush.random import derive, keys_of
 from hush.secagg.messages import Kind, peek
 from hush.secret import Secret
 from tests.federation.conftest import MakeWorld
@@ -198,12 +204,129 @@ def test_a_silent_client_sends_what_one_without_data_sends(world: MakeWorld) -> 
     made.propose(0)
     joined = made.members[0]._joined
     assert joined is not None
-    method, learner = joined.told.method, joined.data.learner
+    method, learner = joined.told.method, joined.adds.data.learner
     own = OwnSecrets.simulated(Secret(bytes(32)), [0])
-    shard = joined.data.train.shard(torch.zeros(1, dtype=torch.int64))._replace(own=own, slots=True)
+    shard = joined.adds.data.train.shard(torch.zeros(1, dtype=torch.int64))._replace(own=own, slots=True)
     args = (Round(0, 0, 2.0), keys_of(0, torch.zeros(1, dtype=torch.int64)), (None,) * len(method.pipeline.parts))
     silent, _ = method.contribute(learner, learner.initial(), shard, *args, torch.tensor([True]))
     absent, _ = method.contribute(learner, learner.initial(), shard._replace(size=torch.zeros_like(shard.size)), *args)
     spoken, _ = method.contribute(learner, learner.initial(), shard, *args, torch.tensor([False]))
     assert torch.equal(silent, absent)
     assert not torch.equal(silent, spoken)
+
+
+# -- rows that cannot be used ------------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """The steps of the training that client 0 of a world makes in the first round, by the width of each, and its vector."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: int | None = None) -> None:
+        self._steps: list[int] = []
+        self._heard: dict[str, tuple[np.ndarray, list[int]]] = {}
+        right, trained = FlatModel.gradients, Member._trained
+
+        def gradients(learner: FlatModel, params: Any, x: torch.Tensor, *more: Any) -> Any:
+            self._steps.append(x.shape[1])
+            if len(self._steps) == fails_at:
+                raise RuntimeError("the row of Mrs Miller")
+            return right(learner, params, x, *more)
+
+        def vector(member: Member, *given: Any) -> np.ndarray:
+            self._steps.clear()
+            sent = trained(member, *given)
+            self._heard.setdefault(member.name, (sent, list(self._steps)))
+            return sent
+
+        monkeypatch.setattr(FlatModel, "gradients", gradients)
+        monkeypatch.setattr(Member, "_trained", vector)
+
+    def of(self, made: World) -> tuple[np.ndarray, list[int]]:
+        self._heard.clear()
+        made.train()
+        return self._heard["client-0"]
+
+
+def noise_of(made: World) -> np.ndarray:
+    """What client 0 would send in the first round if it had no example, from the same seed."""
+    run, told = made.proposal.run, agree(made.proposal)
+    task = made.proposal.model()
+    learner = FlatModel(task, torch.nn.CrossEntropyLoss(reduction="none"))
+    own = OwnSecrets.simulated(Secret.of_seed(run.seed, run.noise_seed or 0), [0])
+    nobody = torch.zeros(1, dtype=torch.int64)
+    shard = Shard(torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64), nobody, nobody, own=own, slots=True)
+    rnd = Round(0, derive(run.seed, 1, 0), told.cohort.size)
+    keys = keys_of(derive(run.seed, 2, 0), nobody)
+    public = told.method.prepare(learner.initial(), told.method.init(learner.initial()), rnd, Server(learner, None))
+    row, _ = told.method.contribute(learner, learner.initial(), shard, rnd, keys, public)
+    return row[0].numpy()
+
+
+def spoil(made: World, how: str) -> None:
+    """Put something into client 0's table that no model of this proposal reads."""
+    held = load_file(made.data(0))
+    rows = len(held["y"])
+    if how == "labels":
+        held["y"] = torch.full((rows,), 77)
+    elif how == "kind":
+        held["y"] = torch.rand(rows)
+    elif how == "shape":
+        held["x"] = torch.zeros(rows, 1, 4, 4)
+    save_file(held, made.data(0))
+
+
+@pytest.mark.parametrize("how", ["labels", "kind", "shape"])
+def test_a_client_whose_rows_do_not_fit_works_as_long_as_any_other(
+    how: str, world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a clock would tell the server what no answer tells: the same steps of the same width, and nothing but the noise."""
+    watch = Watch(monkeypatch)
+    given: dict[str, Any] = {"noise_seed": 1, "rounds": 1, "set": {"local_steps": None, "local_epochs": 2}}
+    good = world(place=tmp_path / "good", **given)
+    spoken, taken = watch.of(good)
+    bad = world(place=tmp_path / "bad", **given)
+    spoil(bad, how)
+    sent, worked = watch.of(bad)
+    assert any("only noise is sent" in line for line in bad.heard)
+    assert worked == taken
+    assert len(taken) > 2
+    assert np.array_equal(sent, noise_of(bad))
+    assert not np.array_equal(spoken, noise_of(good))
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_a_training_that_fails_midway_takes_the_steps_that_it_left_undone(
+    at: int, world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch(monkeypatch, fails_at=at)
+    made = world(noise_seed=1, rounds=1, set={"local_steps": 4})
+    sent, worked = watch.of(made)
+    assert any("TRAINING FAILED" in line and "Mrs Miller" in line for line in made.heard)
+    assert len(worked) == 4, "as many as a training that does not fail"
+    assert np.array_equal(sent, noise_of(made))
+
+
+def test_what_fails_after_training_is_silenced_without_another_one(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, failed = Watch(monkeypatch), list[int]()
+    made = world(noise_seed=1, rounds=1, set={"local_steps": 3})
+    right = Chain.send
+
+    def send(chain: Chain, *given: Any) -> Any:
+        if not failed:
+            failed.append(1)
+            raise RuntimeError("no memory")
+        return right(chain, *given)
+
+    monkeypatch.setattr(Chain, "send", send)
+    sent, worked = watch.of(made)
+    assert len(worked) == 3
+    assert np.array_equal(sent, noise_of(made))
+
+
+def test_stand_ins_are_as_many_as_the_rows_or_a_constant() -> None:
+    told = Examples((1, 8, 8), "float32", 10)
+    assert Held("a", table={"x": np.zeros((7, 3)), "y": np.zeros(7)}).rows == 7
+    assert Held("a:b", pair=([1, 2, 3], None)).rows == 3
+    assert Held("a:b", pair=(object(), 1)).rows == 0
+    x = zeros_and_ones(torch.rand(5, *told.shape))
+    assert x.reshape(5, -1).unique(dim=1).flatten().tolist() == [0, 1, 0, 1, 0]

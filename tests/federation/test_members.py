@@ -19,7 +19,7 @@ from hush.federation.members import Card, Members, check_name
 from hush.secagg.identity import Identity
 
 SERVER, WHO = Identity.generate(), [Identity.generate() for _ in range(3)]
-CARDS = tuple(Card(f"client-{i}", one.public, f"ecdsa-sha2-nistp384 AAAA{i}") for i, one in enumerate(WHO))
+CARDS = tuple(Card(f"client-{i}", one.public, f"ecdsa-sha2-nistp384 AAAA{i}", SERVER.public) for i, one in enumerate(WHO))
 MEMBERS = Members(SERVER.public, CARDS)
 
 
@@ -46,8 +46,14 @@ def test_a_card_with_a_key_that_its_writer_does_not_have_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("name", "client-1"), ("key", WHO[1].public.hex()), ("node", "ecdsa-sha2-nistp384 BBBB"), ("signature", "00" * 64)],
-    ids=("name", "key", "node", "signature"),
+    [
+        ("name", "client-1"),
+        ("key", WHO[1].public.hex()),
+        ("node", "ecdsa-sha2-nistp384 BBBB"),
+        ("server", WHO[2].public.hex()),
+        ("signature", "00" * 64),
+    ],
+    ids=("name", "key", "node", "server", "signature"),
 )
 def test_a_changed_card_is_refused(key: str, value: str) -> None:
     told = json.loads(CARDS[0].written(WHO[0]))
@@ -67,6 +73,11 @@ def test_a_changed_card_is_refused(key: str, value: str) -> None:
         ("key", "00"),
         ("key", 5),
         ("key", "zz" * 32),
+        ("server", "00"),
+        ("server", None),
+        ("format", 1),
+        ("format", 3),
+        ("format", "2"),
         ("signature", "zz"),
         ("signature", 7),
         ("signature", None),
@@ -84,6 +95,13 @@ def test_what_is_no_card_at_all_is_one_sentence(text: str) -> None:
     for read in (Card.read, Members.read):
         with pytest.raises(DataError, match=r"card\.json"):
             read(text, "card.json")
+
+
+def test_a_card_of_the_first_format_is_not_taken_for_one_of_this_federation() -> None:
+    told = json.loads(CARDS[0].written(WHO[0]))
+    old = {key: told[key] for key in ("name", "key", "node", "signature")}
+    with pytest.raises(DataError, match="has format 1, and this Hush reads 2: enrol the client anew"):
+        Card.read(json.dumps(old), "card.json")
 
 
 def test_a_name_is_the_name_of_a_file_in_one_folder() -> None:
@@ -152,6 +170,18 @@ def test_nobody_is_admitted_twice_and_no_stranger_is_removed(home: ServerFolder)
     with pytest.raises(UsageError, match="no client 'client-9'; it has client-0"):
         home.remove("client-9")
     assert (home.path / "roster.json").read_bytes() == before
+
+
+def test_a_card_is_for_one_federation(home: ServerFolder, tmp_path: Path) -> None:
+    """Also one that its own client signed for another: whoever collected it there cannot bring it here."""
+    other = ServerFolder.init(tmp_path / "other", "other", "127.0.0.1:9444", insecure=True)
+    card = enrolled(home, "client-0").card
+    assert card.server == home.identity.public
+    with pytest.raises(UsageError, match=r"The card of 'client-0' is for another federation: enrol it with .*invitation\.json"):
+        other.admit(card)
+    assert other.members.cards == ()
+    assert home.admit(card).cards == (card,)
+    assert home.members.cards == (card,), "a roster names its server once"
 
 
 def test_a_roster_that_was_damaged_is_one_sentence(home: ServerFolder) -> None:

@@ -15,35 +15,35 @@ from hush.engines.simulation import train
 from hush.errors import HushError
 from hush.experiment import resolve
 from hush.federation import letters
+from hush.federation.propose import Rehearsal, ready
 from hush.federation.server import RemoteFederation
 from hush.methods.parts import COMBINATIONS
 from tests.federation.conftest import MakeWorld
 from tests.federation.world import World, config_of
 
+NO_NOISE = "{} adds no noise: .* Choose a private method, such as dp-fedavg"
+STEPS = "{} makes 2 noisy steps a round.*one step a round"
 REFUSED = {
-    "fedavg": "fedavg adds no noise",
-    "fedavg-rand-k": "fedavg-rand-k adds no noise",
-    "fedavg-top-k": "fedavg-top-k adds no noise",
-    "fetchsgd": "fetchsgd adds no noise",
-    "fed-spa": "fed-spa covers records by noise inside local training",
-    "dp-fed": "dp-fed covers records by noise inside local training",
-    "cpfed": "cpfed covers records by noise inside local training",
-    "dp-sgd": "dp-sgd covers records by noise inside local training",
-    "cpsgd": "cpsgd covers records by noise inside local training",
-    "ae-dpfl": "it cannot be proposed",
+    **dict.fromkeys(("fedavg", "fedavg-rand-k", "fedavg-top-k", "fetchsgd"), NO_NOISE),
+    **dict.fromkeys(("fed-spa", "dp-fed", "cpfed"), STEPS),
+    "cpsgd": "{} covers every message.*a secure sum would add nothing.*dp-sgd",
+    "ae-dpfl": "{}: its clients answer the server's public examples, which do not travel to them. Choose dp-fedavg",
 }
-"""Why they run in simulation alone."""
+"""Why they run in simulation alone, and what to take instead."""
 STEPS_OF_ITS_OWN = ("dpsfl", "dpsfl-ac", "dpfl", "adpfl")
 TRAVELS = [name for name in methods.METHODS if name not in REFUSED]
 PARTS = [
     *(name for name in COMBINATIONS if "blur+lus" in name),
     *("dp-fedavg+adaptive", "dp-fedavg+free-mask", "dp-fedavg+saliency+adam", "dp-fedavg+prox+averaged+momentum"),
-    *("dp-fedavg+sketch", "skellam+top-k"),
+    *("dp-fedavg+sketch", "skellam+top-k", "dp-sgd+rand-k+momentum"),
 ]
+RECORDS = {"local_steps": None, "rate": 0.2}
+"""Of methods that protect records: nobody knows how many of them clients hold."""
 
 
 def settings_of(name: str, **more: Any) -> dict[str, Any]:
-    own = {"local_steps": None} if name in STEPS_OF_ITS_OWN else {}
+    own: dict[str, Any] = {"local_steps": None} if name in STEPS_OF_ITS_OWN else {}
+    own = RECORDS if name.startswith("dp-sgd") else own
     return {"method": name, "noise_seed": 3, "rounds": 2, "set": own} | more
 
 
@@ -100,9 +100,26 @@ def test_a_method_trains_the_same_model_on_real_clients(name: str, world: MakeWo
 def test_a_method_that_cannot_travel_says_why(name: str, world: MakeWorld) -> None:
     """Where it is proposed, and not in its first round."""
     noise = {"noise": None} if name in ("fedavg", "fedavg-rand-k", "fedavg-top-k", "fetchsgd", "cpsgd") else {}
-    own = {"set": {"local_steps": None}} if name in ("dp-sgd", "cpsgd", "fetchsgd") else {}
-    with pytest.raises(HushError, match=REFUSED[name]):
+    own = {"set": {"local_steps": None}} if name in ("cpsgd", "fetchsgd") else {}
+    with pytest.raises(HushError, match=REFUSED[name].format(name)):
         world(**settings_of(name, **noise, **own)).ready()
+
+
+def test_a_client_refuses_by_itself_what_needs_examples_that_it_does_not_have(world: MakeWorld) -> None:
+    made = world(noise_seed=1)
+    other = replace(made.proposal, run=replace(made.proposal.run, method="ae-dpfl", set={"noise": 1.0}))
+    answer = made.propose(0, other.to_json())
+    assert answer.head["kind"] == "refused"
+    assert "public examples, which do not travel" in answer.head["why"]
+
+
+def test_a_rehearsal_finds_what_the_server_would_refuse_and_asks_nobody(world: MakeWorld) -> None:
+    made = world()
+    _, nobody = ready(made.proposal, made.task, False, Rehearsal)
+    assert nobody.terms == made.ready()[1].terms
+    assert not made.post.log
+    with pytest.raises(HushError, match="other terms"):
+        ready(replace(made.proposal, parameters=made.proposal.parameters + 1), made.task, False, Rehearsal)
 
 
 @pytest.mark.parametrize(

@@ -5,22 +5,35 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from hush import DataError, UsageError, methods
 from hush.config import RunConfig
 from hush.engines.setup import place_data
 from hush.errors import HushError
 from hush.experiment import Experiment
+from hush.federation import propose
 from hush.federation.consent import Policy, words
-from hush.federation.data import missing_columns, read_examples, task_of
+from hush.federation.data import Held, stand_in_task, task_of
 from hush.federation.proposal import Examples, Proposal, agree
 from hush.federation.propose import _of_own_tables, examples_of
+from hush.privacy.guarantee import Unit
+from hush.tasks.clients import Clients
 from tests.federation.world import Clock, World
 from tests.tasks.test_persons import describe, with_patients
+
+
+def read_examples(source: str, told: Examples) -> Clients:
+    return Held.read(source, told).examples(told)
+
+
+def missing_columns(source: str, told: Examples) -> list[str]:
+    return Held.read(source, told).missing_columns(told)
+
 
 TOLD = Examples((2,), "float32", 2, "readmitted", ("age", "cost"), person="patient_id", person_rows=3)
 
@@ -60,17 +73,28 @@ def test_a_clients_own_description_must_agree(tmp_path: Path) -> None:
     assert len(read_examples(str(tmp_path / "own.toml"), replace(TOLD, person=None, person_rows=None)).x) == 20
 
 
+RUN = {"method": "dp-sgd", "rounds": 3, "noise": 1.5, "delta": 1e-3, "set": {"local_steps": None, "rate": 0.1}}
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(place=tmp_path_factory.mktemp("persons") / "world", clock=Clock(), config={"rounds": 3})
+    return World(place=tmp_path_factory.mktemp("persons") / "world", clock=Clock(), config=RUN)
 
 
 def naming(made: World, column: str | None = "patient_id", rows: int | None = 3) -> Proposal:
-    return replace(made.proposal, examples=replace(made.proposal.examples, person=column, person_rows=rows))
+    run = replace(made.proposal.run, unit="record" if column is None else "person")
+    return replace(made.proposal, run=run, examples=replace(made.proposal.examples, person=column, person_rows=rows))
 
 
 def test_the_column_is_named_to_whoever_agrees(made: World) -> None:
     told = agree(naming(made))
+    assert told.plan is not None
+    assert (told.plan.unit, told.plan.releases[0].noise.std) == (Unit.PERSON, agree(made.proposal).plan.releases[0].noise.std)  # type: ignore[union-attr]
+    said = words(told, 0)
+    assert any("Protected is one person: all rows of theirs at a client together" in line for line in said)
+    assert any("no person's rows lie at more than one client" in line for line in said)
+    assert any("at most 3 of them are used" in line for line in said)
+    assert any("one row, one record" in line for line in words(agree(made.proposal), 0))
     assert any("patient_id, which says whose a row is and never leaves" in line for line in words(told, 0))
     assert not any("whose a row is" in line for line in words(agree(made.proposal), 0))
     allowed = Policy(epsilon=1e9, roster=told.proposal.members.fingerprint, features=("x",))
@@ -89,16 +113,26 @@ def test_a_proposal_of_persons_says_how_many_rows_count(made: World) -> None:
             Proposal.read(json.dumps(value, sort_keys=True, separators=(",", ":")))
 
 
+def test_what_does_not_say_who_is_protected_is_refused(made: World) -> None:
+    for run, column in (("record", "patient_id"), ("person", None), (None, None), (None, "patient_id")):
+        proposal = naming(made, column, None if column is None else 3)
+        with pytest.raises(UsageError, match="person"):
+            agree(replace(proposal, run=replace(proposal.run, unit=run)))
+
+
 def test_a_client_trains_on_its_persons(made: World, tmp_path: Path) -> None:
     x, y = made.task.test.x[:9], made.task.test.y[:9]  # type: ignore[union-attr]
     ids = torch.tensor([4, 4, 4, 4, 5, 5, 6, 7, 7])
     save_file({"x": x.contiguous(), "y": y.contiguous(), "patient_id": ids}, tmp_path / "own.safetensors")
-    task = task_of(naming(made), str(tmp_path / "own.safetensors"))
+    told = naming(made)
+    held = Held.read(str(tmp_path / "own.safetensors"), told.examples)
+    assert held.records(told.examples) == 4
+    task = task_of(told, held)
     placed = place_data(task, torch.device("cpu"), torch.float32, apart=True)
     assert placed.train.sizes.tolist() == [4]
     assert placed.train.x.shape[:2] == (4, 3)
-    nobody = place_data(task_of(naming(made), None), torch.device("cpu"), torch.float32, apart=True)
-    assert nobody.train.sizes.tolist() == [0]
+    nobody = place_data(stand_in_task(told, held.records(told.examples)), torch.device("cpu"), torch.float32, apart=True)
+    assert nobody.train.x.shape == placed.train.x.shape  # and takes as long
 
 
 def test_a_server_proposes_the_column_of_its_description(tmp_path: Path) -> None:
@@ -111,3 +145,30 @@ def test_a_server_proposes_the_column_of_its_description(tmp_path: Path) -> None
         found = examples_of(experiment, _of_own_tables(config))
         assert (found.person, found.person_rows) == expected
         assert found.features == ("ward", "age")
+
+
+def test_real_clients_train_on_persons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole way: each client's table names its persons, and the server learns one clip of each at most."""
+    real = examples_of
+    named = {"person": "patient_id", "person_rows": 2}
+    monkeypatch.setattr(propose, "examples_of", lambda *given: replace(real(*given), **named))
+    monkeypatch.setattr(World, "_resolved", lambda self: _with_persons(self, resolved_by_rows))
+    world = World(place=tmp_path / "world", clock=Clock(), config=RUN)
+    result = world.train()
+    assert (result.unit, result.rounds) == ("person", 3)
+    assert result.guarantee is not None
+    assert "no person's rows lie at more than one client" in result.guarantee.assumptions
+    assert world.proposal.examples.person == "patient_id"
+
+
+resolved_by_rows = World._resolved
+
+
+def _with_persons(world: World, resolved: Any) -> Any:
+    """Its clients' tables say whose each row is: three rows of every person."""
+    experiment, _ = resolved(world)
+    for number in range(world.clients):
+        table = load_file(world.data(number))
+        save_file(table | {"patient_id": torch.arange(len(table["x"])) // 3}, world.data(number))
+    experiment = replace(experiment, config=replace(experiment.config, unit="person"))
+    return experiment, propose.task_of(experiment, None)

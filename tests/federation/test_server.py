@@ -12,15 +12,16 @@ import pytest
 
 from hush.certify import verify_run
 from hush.errors import HushError
-from hush.federation import letters, member, server
+from hush.federation import letters, member, standing
 from hush.federation.member import Member
 from hush.federation.server import Unreachable
 from hush.privacy.ledger import Ledger
-from hush.secagg import ServerRound
-from hush.secagg.messages import Kind
+from hush.secagg import ServerRound, keyring
+from hush.secagg import client as secagg_client
+from hush.secagg.messages import ENVELOPE_BYTES, MOST_AHEAD, SIGNED_KEY_BYTES, Kind
 from hush.secagg.packing import signed
 from tests.federation.conftest import MakeWorld
-from tests.federation.world import BEFORE, Died, Sent, World, losing
+from tests.federation.world import BEFORE, PATIENCE, Died, Sent, World, losing
 
 
 class Added:
@@ -29,18 +30,18 @@ class Added:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[ServerRound] = []
         self.by_letter: dict[tuple[int, str], np.ndarray] = {}
-        right, total = Member._contribution, ServerRound.signed_total
+        right, total = Member._trained, ServerRound.signed_total
 
-        def contribution(one: Member, joined: Any, letter: Any, *more: Any) -> np.ndarray:
-            vector = right(one, joined, letter, *more)
-            self.by_letter[joined.number, letter.name] = vector
+        def trained(one: Member, joined: Any, letter: Any, values: Any) -> np.ndarray:
+            vector = right(one, joined, letter, values)
+            self.by_letter[joined.adds.number, letter.name] = vector
             return vector
 
         def opened(one: ServerRound) -> Any:
             self.opened.append(one)
             return total.fget(one)  # type: ignore[attr-defined]
 
-        monkeypatch.setattr(Member, "_contribution", contribution)
+        monkeypatch.setattr(Member, "_trained", trained)
         monkeypatch.setattr(ServerRound, "signed_total", property(opened))
 
     def exact(self, world: World) -> bool:
@@ -278,6 +279,32 @@ def test_one_who_never_came_is_waited_for_though_a_sum_could_do_without(world: M
         made.train()
 
 
+def test_a_rounds_record_says_what_clients_were_waited_for(world: MakeWorld) -> None:
+    """By the server's clock: nothing that a client says of its time is in it, or in any answer."""
+    made = world(noise_seed=1, tolerate=0.34)
+
+    def on_letter(sent: Sent) -> list[bytes]:
+        made.clock.now += 5.0 if sent.asks(Kind.DELIVERY) else 2.0 if sent.asks(Kind.SURVIVORS) else 0.0
+        return [sent.raw]
+
+    made.post.on_letter = on_letter
+    records = made.train().history
+    assert [record["trip_seconds"]["vectors"] for record in records] == [20.0] * 3, "of four clients"
+    assert [record["trip_seconds"]["opening"] for record in records] == [8.0] * 3
+    assert ["shares" in record["trip_seconds"] for record in records] == [True, False, False], "they come with the last vectors"
+    for sent, raw in made.post.log:
+        head = letters.read(raw, made.members[sent.number].key).head
+        assert not any(isinstance(value, float) for value in head.values()), head
+
+
+def test_a_round_that_was_tried_again_counts_all_its_waiting(world: MakeWorld) -> None:
+    made = world(noise_seed=1)
+    losing(made, 2, "vector", round=1)
+    records = made.train().history
+    again = next(record for record in records if record.get("tried_again"))
+    assert again["trip_seconds"]["vectors"] >= PATIENCE.grace
+
+
 # -- a server that dies ------------------------------------------------------------------------------------------------------------
 
 
@@ -312,7 +339,7 @@ def test_a_run_whose_server_died_goes_on_with_the_same_clients(
 
 def test_a_run_goes_on_though_some_clients_are_rounds_behind_the_others(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """With turns, some were in the last round and some in none: their keys must be for the same rounds to come."""
-    for place in (member, server):
+    for place in (member, standing):
         monkeypatch.setattr(place, "KEYS_AHEAD", 2)
     made = world(clients=12, cohort=3.0, rounds=7, noise_seed=1)
     dies_after(made, 3)
@@ -366,3 +393,48 @@ def test_another_server_cannot_go_on_with_a_run_of_this_one(world: MakeWorld, tm
     made.proposal = replace(made.proposal, name="another")
     with pytest.raises(HushError):
         made.train()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_run_of_more_rounds_than_keys_are_kept_for_goes_on(
+    restarted: bool, world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is started again knows by itself how far it came: what clients say of that is believed to a point."""
+    for place in (secagg_client, keyring, standing):
+        monkeypatch.setattr(place, "MOST_AHEAD", 6)
+    for place in (member, standing):
+        monkeypatch.setattr(place, "KEYS_AHEAD", 2)
+    made = world(rounds=11, noise_seed=1)
+    dies_after(made, 9)
+    if restarted:
+        for number in range(4):
+            made.restart(number)
+    assert len(made.train(resume=True).history) == 11
+    assert [made.diary(number)[1] for number in range(4)] == [11] * 4
+
+
+def test_the_furthest_round_that_a_client_may_name_does_not_stop_the_run(world: MakeWorld) -> None:
+    made = world(noise_seed=1, rounds=2)
+    named = 0
+
+    def on_answer(sent: Sent, answer: bytes) -> list[bytes]:
+        nonlocal named
+        told = letters.read(answer, made.members[sent.number].key)
+        if sent.number == 2 and told.head["kind"] == "yes" and not named:
+            named = MOST_AHEAD - 1
+            return [letters.write(made.members[2]._identity, told.head | {"next": named}, list(told.pieces))]
+        return [answer]
+
+    made.post.on_answer = on_answer
+    assert len(made.train().history) == 2
+    assert made.federation.opened is not None
+    assert made.federation.opened.session.round >= named
+
+
+def test_one_that_waits_long_for_its_turn_sends_the_keys_of_rounds_to_come_alone(world: MakeWorld) -> None:
+    """Those of rounds that went by without it would soon be more than the server takes."""
+    made = world(clients=6, cohort=3.0)
+    for first in (0, 1000, 2000):
+        answer = made.ask(0, {"kind": "propose", "round": first}, [made.proposal.to_json().encode()])
+        assert answer.head["kind"] == "yes"
+        assert len(answer.pieces[0]) < (member.KEYS_AHEAD + 1) * (8 + SIGNED_KEY_BYTES) + ENVELOPE_BYTES

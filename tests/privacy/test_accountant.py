@@ -126,7 +126,10 @@ def integer_rows() -> list[object]:
 
 @pytest.mark.parametrize(("row", "upper"), integer_rows())
 def test_reference_table_of_integer_noise(row: dict[str, str], upper: float) -> None:
-    """100 shares in 2^20 entries, after conditional rounding; our integer-order sampling is tighter than the published one."""
+    """100 shares in 2^20 entries, after conditional rounding; our integer-order sampling is tighter than the published one.
+
+    Skellam noise is accounted as a Gaussian just below it, and published bounds are 10 to 50% above that.
+    """
     grid, dim, sigma, rate = float(row["case_id"].split("_g")[1]), 2**20, float(row["sigma"]), float(row["q"])
     kind = DiscreteGaussianNoise if row["source"] == "DDGauss" else SkellamNoise
     sampling = Everyone() if rate == 1 else say.SecretParticipation(rate, 100)
@@ -134,7 +137,13 @@ def test_reference_table_of_integer_noise(row: dict[str, str], upper: float) -> 
     bound = Rounded(1.0, grid, dim)
     plan = one(noise, sampling, int(row["T"]), Relation.ZERO_OUT, bound, honest_min=100)
     epsilon = account(plan, float(row["delta"])).epsilon
-    assert 0.7 * upper <= epsilon <= 1.01 * upper
+    if row["source"] == "Skellam":
+        gaussian = GaussianNoise(noise.std, drawn=Drawn.SHARES)
+        least = account(one(gaussian, sampling, int(row["T"]), Relation.ZERO_OUT, bound, honest_min=100), float(row["delta"]))
+        assert least.epsilon <= epsilon <= 1.001 * least.epsilon
+        assert epsilon <= upper
+    else:
+        assert 0.7 * upper <= epsilon <= 1.01 * upper
 
 
 @pytest.mark.parametrize(("separation", "times"), [(1000, 1), (100, 10), (50, 20)])

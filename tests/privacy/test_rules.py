@@ -157,9 +157,19 @@ REFUSED = {
         "Toeplitz",
     ),
     "Renyi accounting that is not proved": (
-        plan(L2Ball(1.0, grid=1.0), SkellamNoise(9.0), relation=Relation.REPLACE_ONE),
-        "not proved here",
+        plan(L2Ball(1.0, grid=1.0), DiscreteGaussianNoise(9.0), relation=Relation.REPLACE_ONE),
+        "Renyi accounting of PoissonSampling",
         "zero-out",
+    ),
+    "Skellam noise correlated over rounds": (
+        plan(L2Ball(1.0, grid=1.0), SkellamNoise(9.0), MinSeparation(2, 5, (1.0, 0.5)), relation=Relation.ZERO_OUT),
+        "whole numbers alone",
+        "Gaussian",
+    ),
+    "Skellam noise of next to nothing": (
+        plan(L2Ball(1.0, grid=1.0), SkellamNoise(1e-8), Everyone(), relation=Relation.ZERO_OUT),
+        "moves off zero",
+        "Raise the noise",
     ),
     "two kinds of noise in one round": (
         Plan((Phase((Release(OneVote(), GaussianNoise(1.0)), Release(Bit(), LaplaceNoise(9.0))), Everyone(), 1),), 100),

@@ -15,7 +15,7 @@ from hush.local import frozen
 from hush.report.certificate_page import certificate_page
 from hush.secret import Secret
 from hush.tasks.clients import Examples
-from hush.tasks.start import CentredLinear, features, start_from
+from hush.tasks.start import features, start_from
 from hush.tasks.start.discriminant import Spread, directions
 from hush.tasks.start.processes import Draws, Silhouettes
 from tests.conftest import make_task
@@ -76,27 +76,18 @@ def test_directions_tell_kinds_apart_and_are_equally_spread_within_them() -> Non
     assert torch.allclose(rest.T @ rest / len(rest), torch.eye(5), atol=0.02)
 
 
-def test_a_centred_layer_is_a_linear_layer() -> None:
-    layer = CentredLinear(nn.Linear(6, 3), 2.5)
-    assert not layer.weight.any()
-    layer.weight.data.normal_()
-    layer.bias.data.normal_()
-    x = torch.randn(10, 6)
-    assert torch.allclose(layer(x), layer.plain()(x), atol=1e-5)
-
-
 @pytest.mark.parametrize("how", ["processes", "public"])
 def test_only_the_last_layer_is_trained(how: str) -> None:
     public = Examples(torch.rand(30, *SHAPE), torch.arange(30) % 3)
     model = start_from(how, small(), SHAPE, public, in_bytes=False)
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
-    assert trained == {"5.weight", "5.bias"}
+    assert trained == {"head.weight", "head.bias"}
     x, _ = Silhouettes(60, seed=5).draw(300, SHAPE, Draws(4))
     with torch.no_grad():
-        before = model[:4](x)
-        seen = model[:5](x) - model[5].offset
-    assert float((before > 0).float().mean()) > 0.999  # the ReLU lets them pass
+        seen = model[:2](x)
+    assert seen.shape == (300, 20)
     assert 0.4 < float(seen.norm(dim=1).mean()) < 2.5
+    assert not model(x).any()  # the last layer starts at zero
     clients = [(torch.rand(8, *SHAPE), torch.randint(0, 3, (8,))) for _ in range(12)]
     task = hush.Task(model=model, clients=clients, test=(torch.rand(20, *SHAPE), torch.randint(0, 3, (20,))))
     result = hush.simulate(methods.dp_fedavg(clip=0.1, noise=1.0), task, rounds=2, cohort=6, noise_seed=1)
@@ -146,8 +137,16 @@ def test_what_can_be_computed_beforehand() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(UsageError, match="two linear layers"):
-        start_from("processes", nn.Sequential(nn.Flatten(), nn.Linear(144, 3)), SHAPE, None, in_bytes=False)
+    for model, why in (
+        (nn.Linear(144, 3), "no such chain"),
+        (nn.Sequential(nn.Flatten()), "ends in Flatten"),
+        (nn.Sequential(nn.Conv2d(1, 3, 12)), "ends in Conv2d"),
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Linear(10, 3)), "nn.Flatten"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            start_from("processes", model, SHAPE, None, in_bytes=False)
+    with pytest.raises(UsageError, match="leave the steps out"):
+        start_from("processes:5", nn.Sequential(nn.Flatten(), nn.Linear(144, 3)), SHAPE, None, in_bytes=False)
     with pytest.raises(UsageError, match="for images"):
         start_from("processes", small(), (14,), None, in_bytes=False)
     with pytest.raises(UsageError, match="--public"):
@@ -167,11 +166,11 @@ def test_what_was_learned_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     stamp = kept.stat().st_mtime_ns
     again = start_from("processes:2", small(), SHAPE, None, in_bytes=False)
     assert kept.stat().st_mtime_ns == stamp
-    assert torch.equal(first[0].weight, again[0].weight)
-    assert not torch.equal(first[0].weight, small()[0].weight)
+    assert torch.equal(first.body[0].weight, again.body[0].weight)
+    assert not torch.equal(first.body[0].weight, small()[0].weight)
     kept.write_bytes(kept.read_bytes()[:100])  # cut short: learned again
     third = start_from("processes:2", small(), SHAPE, None, in_bytes=False)
-    assert torch.allclose(first[0].weight, third[0].weight, atol=1e-4)
+    assert torch.allclose(first.body[0].weight, third.body[0].weight, atol=1e-4)
     assert kept.stat().st_size > 100
 
 

@@ -12,6 +12,7 @@ from hush.cli.audit import audit
 from hush.cli.bench import bench
 from hush.cli.certify import certify
 from hush.cli.client import client
+from hush.cli.commands import Commands
 from hush.cli.console import say
 from hush.cli.federation import federation
 from hush.cli.ledger import ledger
@@ -22,11 +23,9 @@ from hush.errors import HushError
 # the base of typer's complaints about flags, whether typer brings its own click (>= 0.27) or imports it
 _FlagError: type[Exception] = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "format_message"))
 
-app = typer.Typer(
+app = Commands(
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     help="Federated learning that says as little as possible.",
 )
 app.command("run")(runs.run)
@@ -67,7 +66,8 @@ def run_command() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except (HushError, _FlagError, MemoryError, OSError) as error:
-        say(f"hush: {_sentence(error)}")
+        told = _sentence(error)
+        say(told if told.startswith("Usage:") else f"hush: {told}")  # where nothing was typed, the help is the answer
         sys.exit(2)
 
 

@@ -9,9 +9,10 @@ import typer
 from rich.table import Table
 
 from hush.cli import options
+from hush.cli.commands import Commands
 from hush.cli.console import out, print_json, say, spinner
 
-bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Figures of this machine beside the peers', as ratios.")
+bench = Commands(help="Figures of this machine beside the peers', as ratios.")
 
 
 @bench.callback()

@@ -15,6 +15,7 @@ from hush.cli.interrupt import heard, on_terminate
 from hush.errors import UsageError
 
 if TYPE_CHECKING:
+    from hush.federation.folders import ClientFolder
     from hush.federation.proposal import Agreement
 
 
@@ -43,6 +44,8 @@ def client(
         raise UsageError("These clients belong to different federations: start a process for each.")
     for source in data:
         check_source(source)
+    if relay_user is not None:
+        _check_relay(relay_user, folders, data)
     locks = [folder.lock() for folder in folders]
     consent = Consent(Policy.read(policy) if policy is not None else None)
     members = []
@@ -56,6 +59,16 @@ def client(
             time.sleep(0.2)
     for lock in locks:
         lock.close()
+
+
+def _check_relay(user: str, folders: list[ClientFolder], data: list[str]) -> None:
+    """That Flower runs as this user, who reads neither keys nor rows."""
+    from hush.engines.flower.process import check_user, refuse_readable
+    from hush.federation.data import files_of
+
+    check_user(user)
+    secret = [folder.path / name for folder in folders for name in ("identity.key", "node.key", "diary.json", "ledger.sqlite")]
+    refuse_readable(user, [*secret, *(file for source in data for file in files_of(source))])
 
 
 def _say(name: str, line: str) -> None:

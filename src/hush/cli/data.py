@@ -10,13 +10,14 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from hush.cli import options
+from hush.cli.commands import Commands
 from hush.cli.console import err, figure, name, print_json, print_table
 from hush.errors import UsageError
 from hush.tasks.catalogue import CATALOGUE, dataset
 from hush.tasks.dataset import DataSet
 from hush.tasks.fetch import data_dir, download
 
-data = typer.Typer(help="Data sets: list them, fetch one, or look at a partition.", invoke_without_command=True)
+data = Commands(help="Data sets: list them, fetch one, or look at a partition.", invoke_without_command=True, no_args_is_help=False)
 
 
 @data.callback(invoke_without_command=True)

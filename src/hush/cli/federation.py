@@ -9,11 +9,13 @@ from typing import Annotated
 
 import typer
 
+from hush.cli.commands import Commands
 from hush.cli.console import print_json, say
-from hush.cli.options import Json, RunFlags, takes_flags
+from hush.cli.federation_flags import TrialFlags
+from hush.cli.options import Json, takes_flags
 from hush.plugins import is_in_file
 
-federation = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A real federation: enrol clients, compare rosters.")
+federation = Commands(help="A real federation: enrol clients, compare rosters.")
 
 Folder = Annotated[Path, typer.Argument(help="The server's folder.")]
 
@@ -99,7 +101,7 @@ def local(
     processes: Annotated[int | None, typer.Option("--processes", help="Client processes [default: 4 at most].")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and node authentication.")] = False,
     *,
-    flags: RunFlags,
+    flags: TrialFlags,
 ) -> None:
     """A whole federation on this machine, for a trial: keys, TLS, client processes with their part of a data set, and a run."""
     from hush.cli.runs import empty_folder

@@ -10,6 +10,7 @@ import typer
 
 from hush.checks import check_number
 from hush.cli import options
+from hush.cli.commands import Commands
 from hush.cli.console import print_json, print_table, say
 from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
@@ -17,7 +18,7 @@ from hush.privacy.guarantee import Relation, Unit, at_least, check_delta, defaul
 from hush.privacy.ledger import Ledger, LedgerError
 from hush.privacy.population import Population, filter_order
 
-ledger = typer.Typer(help="Privacy spent, across runs: create a budget, show what was spent, verify the record.")
+ledger = Commands(help="Privacy spent, across runs: create a budget, show what was spent, verify the record.")
 
 File = Annotated[Path, typer.Argument(help="The ledger's file.")]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
 
@@ -38,6 +39,10 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 class RunFlags:
     """What was typed after the methods: fields of `RunConfig`, and these."""
 
+    idle: ClassVar[Mapping[str, str]] = {}
+    """Flags that mean nothing to a command, and why: not listed, and refused where they are typed."""
+    in_other_words: ClassVar[Mapping[str, str]] = {}
+    """Flags that mean less to it than in general."""
     values: dict[str, Any]
     """By field; what was not typed is not there."""
     set: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: key=value. Repeatable.")] = None
@@ -144,27 +149,49 @@ def _found_from_elsewhere(values: dict[str, Any]) -> dict[str, Any]:
 def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
     """A command whose last parameter is a dataclass of flags; in place of its `values` stand all fields of `RunConfig`."""
     *own, last = inspect.signature(command, eval_str=True).parameters.values()
-    hints = get_type_hints(last.annotation, include_extras=True)
-    of_command = [f for f in fields(last.annotation) if f.name != "values"]
-    of_run = [key for key, known in RunConfig.known().items() if key not in ("method", "set") and known.flag != NO_FLAG]
-    of_run = of_run if "values" in hints else []
+    kind = last.annotation
+    of_run, of_command = _flags_of_runs(kind), _flags_of_commands(kind)
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> None:
-        values = {key: value for key in of_run if (value := given.pop(key)) is not None}
-        flags = {f.name: given.pop(f.name) for f in of_command} | ({"values": values} if of_run else {})
-        command(**given, **{last.name: last.annotation(**flags)})
+        values = {p.name: value for p in of_run if (value := given.pop(p.name)) is not None}
+        flags = {p.name: given.pop(p.name) for p in of_command}
+        _refuse_idle(kind, values.keys() | {p.name for p in of_command if flags[p.name] != p.default})
+        command(**given, **{last.name: kind(**flags | ({"values": values} if of_run else {}))})
 
-    kinds = RunConfig.kinds()
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        *(p.replace(kind=keyword) for p in own),
-        *(inspect.Parameter(key, keyword, default=None, annotation=Annotated[kinds[key] | None, option(key)]) for key in of_run),
-        *(inspect.Parameter(f.name, keyword, default=_default(f), annotation=hints[f.name]) for f in of_command),
-    ]
+    parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *of_run, *of_command]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper
+
+
+def _flags_of_runs(kind: type) -> list[inspect.Parameter]:
+    """All fields of `RunConfig` that can be typed, where the dataclass asks for them."""
+    if "values" not in get_type_hints(kind):
+        return []
+    kinds = RunConfig.kinds()
+    names = [key for key, known in RunConfig.known().items() if key not in ("method", "set") and known.flag != NO_FLAG]
+    return [_flag(key, None, kinds[key] | None, option(key), kind) for key in names]
+
+
+def _flags_of_commands(kind: Any) -> list[inspect.Parameter]:
+    """The dataclass' own fields."""
+    hints = get_type_hints(kind, include_extras=True)
+    own = [(f, get_args(hints[f.name])) for f in fields(kind) if f.name != "values"]
+    return [_flag(f.name, _default(f), plain, known, kind) for f, (plain, known) in own]
+
+
+def _flag(key: str, default: Any, plain: Any, known: Any, kind: type) -> inspect.Parameter:
+    """A flag as this command lists it, if it does."""
+    told = copy.copy(known)
+    told.hidden, told.help = key in getattr(kind, "idle", ()), getattr(kind, "in_other_words", {}).get(key, known.help)
+    return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[plain, told])
+
+
+def _refuse_idle(kind: type, typed: Set[str]) -> None:
+    for key, why in getattr(kind, "idle", {}).items():
+        if key in typed:
+            raise UsageError(f"{why}: leave --{key.replace('_', '-')} out.")
 
 
 def _default(flag: Field[Any]) -> Any:

@@ -243,7 +243,7 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
     rows = []
     for e in experiments:
         task = e.task(data_dir)
-        told = estimate(e.config, e.as_run(task.train.count), task, e.cohort, _fresh_terms(e, task.train.count))
+        told = estimate(e.config, e.as_run(task.enrolled), task, e.cohort, _fresh_terms(e, task.train.count))
         rows.append(told | {"settings": dict(e.chosen)})
     notes = [line for e, row in zip(experiments, rows, strict=True) for line in (*row["warnings"], *_one_row(e.config))]
     for line in dict.fromkeys(notes):

@@ -11,15 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from hush.cli.console import figures, print_json, say
+from hush.cli.federation_flags import ServerFlags
 from hush.cli.interrupt import heard, on_terminate
-from hush.cli.options import RunFlags, takes_flags
+from hush.cli.options import takes_flags
 from hush.cli.runs import empty_folder, write_pages
-from hush.config import CONFIG_FORMAT, RunConfig, runs_of
+from hush.config import RunConfig
 from hush.engines.rundir import RunDir
 from hush.errors import HushError, UsageError
 from hush.experiment import Experiment
-
-_PROPOSAL = "proposal.json"
 
 
 @takes_flags
@@ -31,13 +30,11 @@ def server(
     deadline: Annotated[float, typer.Option("--deadline", help="Seconds that a client may take, training included.")] = 600.0,
     patience: Annotated[float, typer.Option("--patience", help="Seconds to wait for clients that are missing.")] = 900.0,
     *,
-    flags: RunFlags,
+    flags: ServerFlags,
 ) -> None:
     """Run a method over real clients: the sum is secure, the noise is theirs, and this server sees sums alone."""
     if resume is not None and (method is not None or flags.typed):
         raise UsageError("--resume goes on with a run as it was begun: leave the method and the other flags out.")
-    if flags.seeds > 1:
-        raise UsageError("A federation trains one model at a time: leave --seeds out.")
     asked = None if resume is not None else flags.asked(method)
     if flags.dry_run:
         _dry_run(federation, asked, flags.data_dir)
@@ -50,13 +47,15 @@ def _dry_run(federation: Path, asked: RunConfig | None, data_dir: Path | None) -
     from hush.federation.consent import words
     from hush.federation.folders import ServerFolder
     from hush.federation.proposal import agree
-    from hush.federation.propose import propose, resolved, task_of
+    from hush.federation.propose import Rehearsal, propose, ready, resolved, task_of
 
     if asked is None:
         raise UsageError("--dry-run is for a run that has not begun.")
     members = ServerFolder.of(federation).members
     experiment = resolved(asked, members)
-    proposal = propose(experiment, task_of(experiment, data_dir), members)
+    task = task_of(experiment, data_dir)
+    proposal = propose(experiment, task, members)
+    ready(proposal, task, False, Rehearsal)
     for line in words(agree(proposal, proposal.run.method if proposal.run.code is not None else None), 0):
         print(line)
 
@@ -74,7 +73,8 @@ def serve(
     """The run that was asked for, in the folder `place`; or, where nothing was, the one that lies there."""
     from hush.engines.flower.superlink import SuperLink
     from hush.engines.simulation import train
-    from hush.federation.folders import ServerFolder, write_text
+    from hush.federation.folders import ServerFolder
+    from hush.federation.kept import keep, kept
     from hush.federation.proposal import Proposal, agree
     from hush.federation.propose import propose, ready, resolved, task_of
     from hush.federation.server import Patience, RemoteFederation
@@ -87,10 +87,10 @@ def serve(
     if asked is None:
         assert place is not None
         folder = RunDir(place)
-        proposal = _as_kept(folder)
+        proposal = kept(folder)
         if proposal.members != members:
             raise UsageError("The roster has changed since this run began, and its clients agreed to that one: start a new run.")
-        task = task_of(Experiment.of(runs_of(folder)[0]), data_dir)
+        task = task_of(Experiment.of(proposal.run), data_dir)
     else:
         experiment = resolved(asked, members)
         task = task_of(experiment, data_dir)
@@ -105,10 +105,7 @@ def serve(
 
         run, clients = ready(proposal, task, home.invitation.insecure, remote)
         if not folder.started:
-            folder.write_json(
-                "config.json", {"format": CONFIG_FORMAT, "runs": [proposal.run.to_dict()], "seeds": 1, "data_dir": None}
-            )
-            write_text(folder.path / _PROPOSAL, proposal.to_json())
+            keep(folder, proposal)
         say(f"The roster's fingerprint: {members.fingerprint}. Clients connect to {home.invitation.address}.")
         try:
             result = train(run, out=folder.path, resume=True, on_round=_progress(status, run.rounds, clients))
@@ -138,7 +135,8 @@ def _progress(status: _Status, rounds: int, clients: Any) -> Callable[[dict[str,
         again = f"  after {record['tried_again']} that broke off" if record.get("tried_again") else ""
         opened = clients.opened
         summed = "" if opened is None else f"  {len(opened.included)} of {len(opened.session.cohort)} clients"
-        told = f"round {record['round']} of {rounds}: {figures(record)}{summed}{again}  {now - last:.1f} s"
+        trips = ", ".join(f"{what} {seconds:.1f}" for what, seconds in record.get("trip_seconds", {}).items())
+        told = f"round {record['round']} of {rounds}: {figures(record)}{summed}{again}  ({trips})  {now - last:.1f} s"
         last = now
         say(told)
         status.doing(told)
@@ -163,12 +161,3 @@ class _Status:
 
         self._told = self._told | told | {"time": time.time()}
         write_text(self._path, json.dumps(self._told, indent=2) + "\n")
-
-
-def _as_kept(folder: RunDir) -> Any:
-    from hush.federation.folders import read_text
-    from hush.federation.proposal import Proposal
-
-    if not folder.path.is_dir() or not (folder.path / _PROPOSAL).is_file():
-        raise UsageError(f"{folder.path} holds no run of a federation.")
-    return Proposal.read(read_text(folder.path / _PROPOSAL))

@@ -8,7 +8,7 @@ from hush.cohort import Cohort, sampling_name
 from hush.config import RunConfig
 from hush.core import Method, State, within
 from hush.engines.evaluate import evaluate
-from hush.engines.federation import AmortisedFederation
+from hush.engines.federation import AmortisedFederation, Remote
 from hush.engines.fingerprint import device_name
 from hush.engines.judge import best_by, score_of_clients, un_noised, uplink_bytes
 from hush.engines.result import Result
@@ -147,7 +147,9 @@ def clip_of(method: Method, state: State) -> float | None:
 
 def configuration(run: Run) -> dict[str, Any]:
     """What the guarantee depends on, as it ran."""
-    return describe(run.config, run.method, run.cohort, run.privacy.enrolled, run.privacy.plan, run.privacy.delta, _secure_sum(run))
+    privacy = run.privacy
+    told = describe(run.config, run.method, run.cohort, privacy.enrolled, privacy.plan, privacy.delta, _secure_sum(run))
+    return told | ({"proposal": privacy.federation.name.hex()} if isinstance(privacy.federation, Remote) else {})
 
 
 def describe(

@@ -14,8 +14,9 @@ from hush.core import LocalUpdate, Method, Round, Server, Shard, Wire
 from hush.engines.federation import beside_the_vector, letters_of
 from hush.engines.memory import allowed_bytes, chunk_size
 from hush.engines.run import Placed, pick_device
-from hush.engines.setup import fitted
+from hush.engines.setup import fitted, past_frozen_layers
 from hush.errors import UsageError
+from hush.local import frozen
 from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
@@ -60,7 +61,9 @@ def estimate(config: RunConfig, method: Method, task: Task, cohort: Cohort, term
         "noise_multiplier": plan.noise_multiplier if plan else None,
         "uplink_bytes_per_client": times * (method.uplink(dim).bytes + up),
         "downlink_bytes_per_client": method.downloads(dim, rounds, times) + times * down,
-        "estimated_seconds": _training(config, method, task, cohort, data) * rounds + _judging(config, task, data, rounds),
+        "estimated_seconds": _looking(task, data)
+        + _training(config, method, task, cohort, data) * rounds
+        + _judging(config, task, data, rounds),
         "dry_run": True,
     }
 
@@ -68,17 +71,35 @@ def estimate(config: RunConfig, method: Method, task: Task, cohort: Cohort, term
 def _made_of_zeros(config: RunConfig, task: Task) -> Placed:
     """The model, and clients of the usual size that hold nothing but zeros."""
     place, train = pick_device(config.device), task.train
-    learner = rows = task.learner(place)
+    learner = task.learner(place)
     many = max(1, int(task.records.float().mean().ceil()))
     x = torch.zeros(many, *train.x.shape[1:], dtype=train.x.dtype, device=place)
     y = torch.zeros(many, *train.y.shape[1:], dtype=train.y.dtype, device=place)
     learner.probe(x, y)
     public = task.placed("public", place, torch.float32)
-    zeros = None if public is None else whole(Examples(torch.zeros_like(public.x), torch.zeros_like(public.y)))
+    held = {"public": None if public is None else Examples(torch.zeros_like(public.x), torch.zeros_like(public.y))}
+    apart = config.secure or config.noise_mode == "secure"
     clients = Clients(x, y, torch.tensor([many]), torch.arange(many))
+    learner, clients, held = past_frozen_layers(learner, clients, held, apart)
+    zeros = held["public"]
+    server = Server(learner, None if zeros is None else whole(zeros))
     if task.by_person:
         learner, clients = by_person(learner, clients, grouped(clients, task.person_rows))
-    return Placed(task, learner, clients, Server(rows, zeros), None, None)
+    return Placed(task, learner, clients, server, None, None)
+
+
+def _looking(task: Task, data: Placed) -> float:
+    """Seconds that frozen layers take to see every example, once, before the first round."""
+    body = data.server.learner.whole
+    parts = None if body is None else frozen.split(body.module)
+    if parts is None:
+        return 0.0
+    few = torch.zeros(min(100, len(task.train.x)), *task.train.x.shape[1:], dtype=task.train.x.dtype, device=data.learner.device)
+    began = time.perf_counter()
+    frozen.seen_by(parts[0], few)
+    held = (task.placed(part, "cpu", torch.float32) for part in ("public", "validation", "test"))
+    many = len(task.train.x) + sum(len(examples.x) for examples in held if examples is not None)
+    return (time.perf_counter() - began) / max(1, len(few)) * many
 
 
 def _refuse_narrow_grids(method: Method, dim: int) -> None:
@@ -121,9 +142,9 @@ def _seconds(learner: FlatModel, rnd: Round, local: LocalUpdate, data: Shard, si
 
 def _judging(config: RunConfig, task: Task, data: Placed, rounds: int) -> float:
     """Seconds that all evaluations take."""
-    few = Examples(
-        *(torch.zeros(16, *t.shape[1:], dtype=t.dtype, device=data.learner.device) for t in (task.train.x, task.train.y))
-    )
+    x, y, many = data.train.x, data.train.y, task.by_person  # of persons, who have several rows each
+    x, y = x[:, 0] if many else x, y[..., 0] if many else y
+    few = Examples(*(torch.zeros(16, *t.shape[1:], dtype=t.dtype, device=t.device) for t in (x, y)))
     began = time.perf_counter()
     data.server.learner.scores(data.learner.initial(), few.x, few.y)
     each = (time.perf_counter() - began) / 16

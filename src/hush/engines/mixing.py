@@ -11,6 +11,7 @@ from hush.core import Method, Public, Round, Shard, Trained
 from hush.engines.run import Run
 from hush.errors import HushError, UsageError
 from hush.local.flat import FlatModel
+from hush.local.record_gradients import RecordGradients
 from hush.own import OwnSecrets
 from hush.random import derive, keys_of, uniform
 from hush.rows import places
@@ -29,6 +30,39 @@ def refuse_mixed_rows(
         raise UsageError(
             f"The pipeline of {method.name} lets clients affect each other's rows, so no bound holds: encode row by row, with "
             "randomness from rnd.seed or keys."
+        )
+
+
+_FEW_RECORDS = 8
+
+
+def refuse_mixed_records(run: Run, params: Tensor, client: Tensor, rnd: Round, public: Public) -> None:
+    """Where each record's gradient is encoded by itself: another record in one's place must leave all others' rows as they are."""
+    both = _only(run, client[None], run.data.learner.dtype)
+    few = both._replace(size=both.size.clamp_max(_FEW_RECORDS), own=OwnSecrets.simulated(run.identity.secret, [int(client)]))
+    if int(few.size) < 2:
+        return
+    keys = keys_of(derive(run.config.seed, 2, rnd.index), client[None])
+    local = run.method.local
+    assert isinstance(local, RecordGradients)
+    local = local.with_everybody()
+
+    def rows(data: Shard) -> Tensor:
+        seen: list[Tensor] = []
+
+        def encode(x: Tensor, own: Tensor) -> Tensor:
+            seen.append(run.method.pipeline.encode(x, rnd, own, public))
+            return seen[-1].clone()
+
+        local.messages(run.data.learner, params, data, rnd, keys, encode)
+        return torch.cat(seen)[: int(few.size)]
+
+    x = few.x.clone()
+    x[0] = few.x[1]
+    if not torch.equal(rows(few)[1:], rows(few._replace(x=x))[1:]):
+        raise UsageError(
+            f"With {run.method.name} on this device, a record's gradient changes with who else is in the batch, so no bound holds "
+            "for it: use a model whose examples do not affect each other (no batch normalisation)."
         )
 
 

@@ -78,6 +78,7 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
         aborted=now.aborted + summed.broke_off,
         sent=now.sent + summed.sent,
         received=now.received + summed.received,
+        begun=max(now.begun, summed.begun),
         train_loss=recorder.train_loss if recorder.losses and run.config.diagnostics else now.train_loss,
     )
     now, record = judge(run, now)
@@ -85,6 +86,8 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
         record["broke_off"] = summed.why
     if summed.tried_again:
         record["tried_again"] = summed.tried_again
+    if summed.trip_seconds is not None:
+        record["trip_seconds"] = dict(summed.trip_seconds)
     details: dict[str, Any] = {}
     if run.config.diagnostics:
         details = {"round": now.round, "un_noised": True} | recorder.summary()

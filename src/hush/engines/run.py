@@ -115,6 +115,8 @@ class Snapshot:
     """Bytes that all clients sent together, where they were counted message by message."""
     received: int = 0
     """The same on the way down, without the model."""
+    begun: int = 0
+    """Rounds of the secure sum that real clients were asked for: a server that is started again goes on after them."""
 
     @property
     def counted(self) -> int:
@@ -124,7 +126,7 @@ class Snapshot:
     def to_disk(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors = {"params": self.params, "best": self.best}
         tensors |= scope("state", self.state) | scope("cohort", self.cohort_state)
-        keys = ("round", "best_accuracy", "train_loss", "seconds", "charges", "aborted", "sent", "received")
+        keys = ("round", "best_accuracy", "train_loss", "seconds", "charges", "aborted", "sent", "received", "begun")
         return tensors, {k: json.dumps(getattr(self, k)) for k in keys}
 
     @staticmethod

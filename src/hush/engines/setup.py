@@ -102,12 +102,16 @@ def assemble(config: RunConfig, method: Method, task: Task, cohort: Cohort, remo
     place, summed = pick_device(config.device), SecureSum.of_config(config)
     apart = config.noise_mode == "secure" or summed is not None
     refuse_shares_without_a_secure_sum(method, summed)
-    method = as_run(method, cohort, task.train.count, config.noise_mode == "secure", summed, config.dropout)
+    method = as_run(method, cohort, task.enrolled, config.noise_mode == "secure", summed, config.dropout)
     data = place_data(task, place, getattr(torch, config.dtype), apart)
     if method.pipeline.needs_public and data.server.public is None:
         raise UsageError(f"{method.name} learns from public examples and the task has none: give it some (public=N, --public N).")
     settled = _settle(config, fitted(method, data), task, cohort)
     method, config = settled.method, replace(config, population=config.population or task.name)
+    if config.diagnostics and method.local.by_record:
+        raise UsageError(
+            "Diagnostics watch clients' updates, and here clients send sums of their records: leave --diagnostics out."
+        )
     if config.diagnostics is None:  # un-noised figures would go around a guarantee
         config = replace(config, diagnostics=settled.plan is None)
     if settled.refused is not None:

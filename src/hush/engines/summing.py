@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from hush.cohort import SecretParticipation
 from hush.core import Method, Public, Round, Shard, Trained
 from hush.engines.diagnostics import Recorder
 from hush.engines.federation import MOMENTS, AmortisedFederation, Federation
-from hush.engines.mixing import refuse_mixed_rows, refuse_mixed_training
+from hush.engines.mixing import refuse_mixed_records, refuse_mixed_rows, refuse_mixed_training
 from hush.engines.run import Run, Snapshot
 from hush.errors import NoGuarantee, UsageError
 from hush.own import OwnSecrets
@@ -34,6 +34,10 @@ class Summed(NamedTuple):
     received: int = 0
     tried_again: int = 0
     """Times that it broke off before it counted, where real clients come back."""
+    begun: int = 0
+    """Rounds of the secure sum that real clients were asked for by now, those that broke off included."""
+    trip_seconds: Mapping[str, float] | None = None
+    """How long real clients were waited for, by what they were waited for."""
 
 
 def plain_sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder) -> Tensor:
@@ -109,9 +113,12 @@ def _contributions(
         if run.privacy.plan is not None and len(having) > 1:
             if untried and run.privacy.apart:
                 _refuse_neighbours(run, params, part, having[0], (encoded, trained.updates), rnd, public)
+            if untried and run.method.local.by_record:
+                refuse_mixed_records(run, params, part[having[0]], rnd, public)
             untried = False
             # three of every chunk in the first round; later one of the first chunk, each time another
             tried = (0, len(having) // 2, -1) if rnd.index == 0 else (rnd.index % len(having),) if number == 0 else ()
+            tried = () if run.method.local.by_record else tried
             for i in sorted({having[i] for i in tried}):
                 one, own = slice(i, i + 1), None if data.own is None else data.own.pick([i])
                 refuse_mixed_rows(run.method, encoded[one], _some(trained, one), rnd, keys[one], public, own)

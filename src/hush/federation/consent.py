@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hush.names import pick
 from hush.privacy.attack import risk
 from hush.privacy.certificate import statement
 from hush.privacy.guarantee import at_least
+from hush.privacy.settle import Proof, replaced_epsilon
 from hush.secagg.parameters import THREATS
 
 
@@ -148,6 +150,7 @@ def words(told: Agreement, me: int, before: float = 0.0) -> list[str]:
         f"Protected is {said['protected']}; hidden is {said['hidden']}.",
         f"Against {said['against']}.",
         f"In all rounds together: epsilon {at_least(proved.epsilon)} at delta {at_least(proved.delta, 2)}.",
+        *_replaced(told.proof),
         f"What that means: somebody who wrongly accuses one in a hundred of having taken part may be right about {caught:.0%}.",
         f"You agreed to epsilon {at_least(before)} in earlier runs of this federation, which adds to it." if before else "",
         f"The server: {THREATS[terms.threat]}; at most {terms.corrupted:.0%} of a cohort help it.",
@@ -155,6 +158,12 @@ def words(told: Agreement, me: int, before: float = 0.0) -> list[str]:
     if told.proof.server is None:
         lines.append(f"AGAINST THE SERVER NOTHING IS PROVED: {told.proof.no_server}")
     return list(map(printable, [*filter(None, lines), *(f"Assumed: {line}." for line in proved.assumptions)]))
+
+
+def _replaced(proof: Proof) -> Iterator[str]:
+    """The figure of the other relation of records."""
+    if (epsilon := replaced_epsilon(proof.plan, proof.guarantee.delta)) is not None:
+        yield f"Which of two records it was stays secret, too: epsilon {at_least(epsilon)} at the same delta."
 
 
 def _examples(told: Agreement) -> str:

@@ -16,7 +16,9 @@ from hush.errors import DataError
 from hush.federation.folders import write_text
 from hush.federation.members import as_object
 from hush.federation.proposal import Agreement
+from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger, RunAccount
+from hush.privacy.vocabulary import Plan
 
 
 class Diary:
@@ -92,8 +94,7 @@ class Diary:
     def _account(self, ledger: Ledger, told: Agreement) -> RunAccount:
         plan = told.own_plan
         assert plan is not None
-        own = replace(plan, population=1)  # itself, in however large a federation: all of its runs add up
-        return ledger.open_run(told.proposal.digest.hex()[:32], self._population, own)
+        return ledger.open_run(told.proposal.digest.hex()[:32], *_itself(self._population, plan))
 
     def _change(self, digest: bytes, **values: Any) -> None:
         entry = self._runs[digest.hex()]
@@ -103,3 +104,11 @@ class Diary:
 
     def _write(self) -> None:
         write_text(self._path, json.dumps(self._runs, indent=2) + "\n")
+
+
+def _itself(federation: str, plan: Plan) -> tuple[str, Plan]:
+    """A population of this client alone, in however large a federation, so that all its runs add up; or of one of its records."""
+    if plan.unit is Unit.CLIENT:
+        return federation, replace(plan, population=1)
+    phases = (replace(phase, sampling=replace(phase.sampling, population=1)) for phase in plan.phases)  # type: ignore[call-arg]
+    return f"{federation}, by record", replace(plan, population=1, phases=tuple(phases))

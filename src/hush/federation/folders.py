@@ -88,6 +88,8 @@ class ServerFolder:
     def admit(self, card: Card) -> Members:
         """One client more. The roster is another one then, and every client agrees to it anew."""
         members = self.members
+        if card.server != members.server:
+            raise UsageError(f"The card of '{card.name}' is for another federation: enrol it with {self.path / INVITATION}.")
         for what in ("name", "key"):
             if getattr(card, what) in [getattr(known, what) for known in members.cards]:
                 raise UsageError(f"The roster has a client with the {what} of '{card.name}' already.")
@@ -119,7 +121,7 @@ class ClientFolder:
         identity = _new_identity(path)
         node = make_node_key(path / "node.key")
         write_text(path / INVITATION, known.to_json())
-        card = Card(name, identity.public, node)
+        card = Card(name, identity.public, node, known.server)
         write_text(path / "card.json", card.written(identity))
         (path / "ca.crt").write_text(known.ca)
         return ClientFolder(path)

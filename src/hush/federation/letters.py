@@ -123,7 +123,7 @@ def pack(values: Sequence[Any]) -> tuple[list[Any], list[bytes]]:
         elif value is None or isinstance(value, int | float):
             told.append(value)
         else:
-            raise HushError(f"{type(value).__name__} cannot be sent to clients.")
+            raise HushError(f"{type(value).__name__} cannot be sent to clients: `prepare` returns tensors, numbers or None.")
     return told, pieces
 
 

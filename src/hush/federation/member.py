@@ -6,33 +6,27 @@ vector leaves masked by `hush.secagg`, with this client's share of the noise in 
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from hush.cohort import SecretParticipation
-from hush.core import Round
-from hush.engines.run import Placed, pick_device
+from hush.engines.run import pick_device
 from hush.engines.setup import place_data
 from hush.errors import HushError, UsageError
 from hush.federation import letters
-from hush.federation.data import missing_columns, task_of
+from hush.federation.contribution import Contributor, Steps
+from hush.federation.data import Held, stand_in_task, task_of
 from hush.federation.diary import Diary
 from hush.federation.folders import ClientFolder
 from hush.federation.letters import BadLetter, Letter
 from hush.federation.proposal import Agreement, Proposal, agree
-from hush.own import OwnSecrets
-from hush.random import derive, keys_of
 from hush.secagg import BadMessage, Client, Refused
 from hush.secret import Secret
-from hush.tasks.clients import Clients
 
 KEYS_AHEAD = 64
 """Rounds of the secure sum that a client sends keys for at once."""
@@ -41,16 +35,16 @@ Decide = Callable[[Agreement, int, float], "bool | str | None"]
 """Whether to take part, as this number, after runs of that epsilon in all: True, or why not; None where nobody has said yet."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Joined:
-    """A run that this client takes part in."""
+    """A run that this client takes part in: its half of the secure sum, and what it adds."""
 
-    told: Agreement
-    number: int
     client: Client
-    data: Placed
-    own: Secret | None = None
-    """Only where noise comes from a seed: what every client draws from, as in simulation."""
+    adds: Contributor
+
+    @property
+    def told(self) -> Agreement:
+        return self.adds.told
 
 
 class Member:
@@ -77,7 +71,7 @@ class Member:
     def largest(self) -> int:
         """Bytes of the largest letter that makes sense: the model, and what belongs to a round."""
         joined = self._joined
-        return 2**24 if joined is None else 2**24 + 32 * joined.data.learner.dim
+        return 2**24 if joined is None else 2**24 + 32 * joined.adds.data.learner.dim
 
     def answer(self, letter: bytes) -> bytes:
         """The answer to a letter; `BadLetter` where it deserves none."""
@@ -119,16 +113,16 @@ class Member:
                 if said is not True:
                     return self._write(letter, {"kind": "no", "why": str(said)})
             try:
-                lacking = missing_columns(self._source, proposal.examples)
+                held = Held.read(self._source, proposal.examples)
             except HushError as error:  # where it lies is nobody's business
                 self._say(f"the data cannot be read: {error}")
                 return self._write(letter, {"kind": "no", "why": "its table cannot be read"})
-            if lacking:
+            if lacking := held.missing_columns(proposal.examples):
                 return self._write(letter, {"kind": "no", "why": f"its table has no column {', '.join(lacking)}"})
-            placed = self._placed(told)
+            adds = self._placed(told, number, held)
             if not self._diary.knows(proposal.digest):
                 self._diary.agreed(told)
-            self._joined = self._join(told, number, placed)
+            self._joined = self._join(adds)
         return self._yes(letter, self._joined)
 
     def _understood(self, proposal: Proposal) -> Agreement:
@@ -139,22 +133,23 @@ class Member:
             raise UsageError("This client is not in the roster of the proposal: it has to be admitted first.")
         return agree(proposal, self._own_code)
 
-    def _join(self, told: Agreement, number: int, placed: Placed) -> Joined:
+    def _join(self, adds: Contributor) -> Joined:
+        told = adds.told
         next_round, opened = self._diary.standing(told)
-        run = told.run
-        own = None if run.noise_seed is None else Secret.of_seed(run.seed, run.noise_seed)
-        client = Client(self._identity, told.proposal.members.roster, told.terms, next_round, opened)
-        return Joined(told, number, client, placed, own)
+        return Joined(Client(self._identity, told.proposal.members.roster, told.terms, next_round, opened), adds)
 
-    def _placed(self, told: Agreement) -> Placed:
-        """Model and examples. A server must not learn from a yes or no what the rows say, so a client whose rows do not fit the
-        proposal takes part as one that holds nothing, with its noise alone; it says so here, and to nobody else."""
-        place, dtype = pick_device("auto"), getattr(torch, told.run.dtype)
+    def _placed(self, told: Agreement, number: int, held: Held) -> Contributor:
+        """Model and examples. A server must learn neither from a yes or no nor from a clock what the rows say, so a client whose
+        rows do not fit the proposal trains on as many of nobody and sends its noise alone; it says so here, and to nobody else."""
+        run, place = told.run, pick_device("auto")
+        own = None if run.noise_seed is None else Secret.of_seed(run.seed, run.noise_seed)
         try:
-            return place_data(task_of(told.proposal, self._source), place, dtype, apart=True)
+            usable, data = True, place_data(task_of(told.proposal, held), place, getattr(torch, run.dtype), apart=True)
         except Exception as error:  # whatever it is, it may be about the data
             self._say(f"THE DATA CANNOT BE USED, and only noise is sent: {error}")
-            return place_data(task_of(told.proposal, None), place, dtype, apart=True)
+            nobodys = stand_in_task(told.proposal, held.records(told.proposal.examples))
+            usable, data = False, place_data(nobodys, place, getattr(torch, run.dtype), apart=True)
+        return Contributor(told, number, data, usable, own)
 
     def _yes(self, letter: Letter, joined: Joined) -> bytes:
         keys = self._keys(joined, letter.number("round"))
@@ -170,7 +165,7 @@ class Member:
         fresh = [round for round in range(first, first + KEYS_AHEAD) if round not in drawn]
         if fresh:
             joined.client.prepare(fresh)
-        return joined.client.prepared()
+        return joined.client.prepared(sorted(round for round in joined.client.prepared_rounds if round >= first))
 
     # -- a round -------------------------------------------------------------------------------------------------------------------
 
@@ -215,50 +210,16 @@ class Member:
         return self._write(letter, head, answers)
 
     def _trained(self, joined: Joined, letter: Letter, values: list[Any]) -> np.ndarray:
-        """This client's vector. What goes wrong in training may be about its data: it is said here, and the server gets noise."""
+        """This client's vector. What goes wrong in training may be about its data: it is said here, and the server gets noise,
+        after as many steps as ever."""
+        index, steps = letter.number("index"), Steps()
         try:
-            return self._contribution(joined, letter, values, joined.data.train)
+            return joined.adds.vector(index, values, steps)
         except Refused:
             raise
         except Exception as error:
             self._say(f"TRAINING FAILED, and only noise is sent: {type(error).__name__}: {error}")
-            empty = replace(joined.data.train, x=joined.data.train.x[:0], y=joined.data.train.y[:0], sizes=torch.zeros(1).long())
-            return self._contribution(joined, letter, values, empty)
-
-    def _contribution(self, joined: Joined, letter: Letter, values: list[Any], train: Clients) -> np.ndarray:
-        """What this client adds to the sum: trained, clipped, on the grid, under its share of the noise.
-
-        Under secret participation everybody trains, and those whose coin says no send their noise alone: how long it takes tells
-        nobody which it was.
-        """
-        told, method = joined.told, joined.told.method
-        params, *public = values
-        if (
-            not isinstance(params, Tensor)
-            or params.shape != (joined.data.learner.dim,)
-            or len(public) != len(method.pipeline.parts)
-        ):
-            raise Refused("The server sends a model of another size than was agreed on.")
-        index = letter.number("index")
-        rnd = Round(index, derive(told.run.seed, 1, index), told.cohort.size)
-        place = joined.data.learner.device
-        # fresh for every sum: the same noise under two of them would be none on their difference
-        own = OwnSecrets((Secret.fresh(),)) if joined.own is None else OwnSecrets.simulated(joined.own, [joined.number])
-        shard = train.shard(torch.zeros(1, dtype=torch.int64))
-        shard = shard._replace(own=own if method.draws_its_own else None, slots=True)
-        keys = keys_of(derive(told.run.seed, 2, index), torch.tensor([joined.number], device=place))
-        public = [value.to(place) if isinstance(value, Tensor) else value for value in public]
-        silent = torch.tensor([isinstance(told.cohort, SecretParticipation) and not self._coin(joined, index)], device=place)
-        rows, _ = method.contribute(joined.data.learner, params.to(place), shard, rnd, keys, tuple(public), silent)
-        vector: np.ndarray = rows[0].cpu().numpy()
-        return vector
-
-    def _coin(self, joined: Joined, index: int) -> bool:
-        """Whether this client's data are in this sum: nobody else ever knows."""
-        clients, size = len(joined.told.proposal.members.cards), joined.told.cohort.size
-        if joined.own is not None:
-            return bool(joined.own.coins("cohort", index, clients)[joined.number] < size / clients)
-        return secrets.SystemRandom().random() < size / clients
+            return joined.adds.silenced().vector(index, values, steps.again())
 
     def _end(self, letter: Letter) -> bytes:
         joined = self._joined

@@ -13,6 +13,8 @@ from typing import Any
 from hush.errors import DataError, UsageError
 from hush.secagg.identity import KEY_BYTES, Identity, Roster, is_signed
 
+CARD_FORMAT = 2
+"""Cards of format 1 had no number, and named no federation."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -36,26 +38,34 @@ def key_of(text: object, whose: str) -> bytes:
 
 @dataclass(frozen=True)
 class Card:
-    """What a client shows of itself: its name, the key that it signs with, and that of its Flower node."""
+    """What a client shows of itself: its name, the key that it signs with, that of its Flower node, and whom it shows them to."""
 
     name: str
     key: bytes
     node: str
     """An ECDSA public key in OpenSSH's form."""
+    server: bytes
+    """The key of the federation's server, from the invitation: a card is for one federation."""
 
     @property
     def statement(self) -> bytes:
-        return b"hush card\0" + self.name.encode() + b"\0" + self.key + self.node.encode()
+        return b"hush card 2\0" + self.server + self.name.encode() + b"\0" + self.key + self.node.encode()
 
     def written(self, identity: Identity) -> str:
         """As a file; signed, so that nobody enrols a key that he does not have."""
-        return json.dumps(self.to_dict() | {"signature": identity.sign(self.statement).hex()}, indent=2) + "\n"
+        told = {"format": CARD_FORMAT, "server": self.server.hex()} | self.to_dict()
+        return json.dumps(told | {"signature": identity.sign(self.statement).hex()}, indent=2) + "\n"
 
     @staticmethod
     def read(text: str, where: str) -> Card:
         value = as_object(text, where)
         try:
-            card, signature = Card.of(value, where), bytes.fromhex(value["signature"])
+            if value.get("format", 1) != CARD_FORMAT:
+                raise DataError(
+                    f"{where} has format {value.get('format', 1)}, and this Hush reads {CARD_FORMAT}: enrol the client anew."
+                )
+            card = Card.of(value, where, key_of(value["server"], f"the server in {where}"))
+            signature = bytes.fromhex(value["signature"])
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{where} is not a card that hush federation enroll writes.") from None
         if not is_signed(card.key, signature, card.statement):
@@ -63,11 +73,13 @@ class Card:
         return card
 
     def to_dict(self) -> dict[str, Any]:
+        """As it stands in a roster, which names its server once."""
         return {"name": self.name, "key": self.key.hex(), "node": self.node}
 
     @staticmethod
-    def of(value: dict[str, Any], where: str) -> Card:
-        return Card(check_name(str(value["name"])), key_of(value["key"], f"a client in {where}"), str(value["node"]).strip())
+    def of(value: dict[str, Any], where: str, server: bytes) -> Card:
+        key = key_of(value["key"], f"a client in {where}")
+        return Card(check_name(str(value["name"])), key, str(value["node"]).strip(), server)
 
 
 @dataclass(frozen=True)
@@ -105,7 +117,8 @@ class Members:
     def read(text: str, where: str) -> Members:
         value = as_object(text, where)
         try:
-            return Members(key_of(value["server"], "the server"), tuple(Card.of(card, where) for card in value["clients"]))
+            server = key_of(value["server"], "the server")
+            return Members(server, tuple(Card.of(card, where, server) for card in value["clients"]))
         except (KeyError, TypeError):
             raise DataError(f"{where} is not a roster of Hush's.") from None
 

@@ -23,8 +23,9 @@ from hush.core import Method
 from hush.errors import DataError, HushError, NoGuarantee, UsageError
 from hush.federation.members import Members, as_object
 from hush.plugins import code_of, is_in_file, shown
-from hush.privacy.guarantee import Budget
+from hush.privacy.guarantee import Budget, Unit
 from hush.privacy.plan import in_a_federation
+from hush.privacy.record_plan import unit_within_clients
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
 from hush.privacy.shares import SecureSum, as_run
 from hush.privacy.vocabulary import Enrolled, Persons, Plan
@@ -172,6 +173,10 @@ def agree(proposal: Proposal, own_code: str | None = None) -> Agreement:
     run, clients = proposal.run, len(proposal.members.cards)
     refuse_what_cannot_travel(run, clients)
     method = methods.build(_here(run, own_code), **run.set)
+    refuse_public_at_clients(method)
+    named = proposal.examples.person is not None
+    if unit_within_clients(method, run.unit, named) != run.unit or named != (run.unit == Unit.PERSON):
+        raise UsageError("The proposal is not clear about whether a person is protected, by which column, or a row.")
     assert run.sampling is not None and run.cohort is not None and run.rounds is not None  # noqa: PT018
     cohort = make_cohort(run.sampling, run.cohort, run.participations or 1)
     cohort.check(clients)
@@ -213,6 +218,15 @@ def refuse_what_cannot_travel(run: RunConfig, clients: int) -> None:
         raise UsageError("Clients judge the model under the noise, by --set score=0.3; the server on its own examples.")
     if run.clients is not None and run.clients != clients:
         raise UsageError(f"The roster has {clients:,} clients, not {run.clients:,}: leave --clients out.")
+
+
+def refuse_public_at_clients(method: Method) -> None:
+    """Clients get the model and what `prepare` returns, and no examples."""
+    if method.pipeline.clients_need_public:
+        raise UsageError(
+            f"{method.name}: its clients answer the server's public examples, which do not travel to them. Choose dp-fedavg or "
+            f"fed-smp-rand-k, whose clients need the model alone, or simulate it (hush run {method.name})."
+        )
 
 
 def _here(run: RunConfig, own_code: str | None) -> str:

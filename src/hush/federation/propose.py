@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import nn
 
 from hush.config import RunConfig
+from hush.engines.federation import Remote
 from hush.engines.run import Run
 from hush.engines.setup import assemble
 from hush.errors import UsageError
 from hush.experiment import Experiment, resolve
 from hush.federation.members import Members
-from hush.federation.proposal import Examples, Proposal, agree, refuse_what_cannot_travel
-from hush.federation.server import RemoteFederation
+from hush.federation.proposal import Examples, Proposal, agree, refuse_public_at_clients, refuse_what_cannot_travel
 from hush.local.remembered import remembered
 from hush.plugins import shown
 from hush.privacy.guarantee import Unit
@@ -25,10 +25,13 @@ from hush.privacy.settle import settle_privacy
 from hush.privacy.shares import as_run
 from hush.privacy.vocabulary import Enrolled
 from hush.random import derive
+from hush.secagg.terms import Terms
 from hush.tasks.catalogue import dataset
 from hush.tasks.models import build_model
 from hush.tasks.own import columns_of
 from hush.tasks.task import Clients, Task
+
+TheRemote = TypeVar("TheRemote", bound=Remote)
 
 ELSEWHERE = "the clients' examples never were on the server, so nobody has held its own examples against them"
 INSECURE = "letters travelled without TLS and node authentication (--insecure): whoever is on the way could read and drop them"
@@ -48,6 +51,7 @@ def resolved(asked: RunConfig, members: Members) -> Experiment:
     if asked.chunk is not None or asked.memory is not None:
         raise UsageError("--chunk and --memory are about clients that are simulated side by side: leave them out.")
     experiment = resolve(told)
+    refuse_public_at_clients(experiment.method)
     refuse_what_cannot_travel(experiment.config, clients)
     return replace(experiment, config=replace(experiment.config, federation=members.fingerprint))
 
@@ -63,7 +67,9 @@ def task_of(experiment: Experiment, data_dir: Path | None) -> Task:
         raise UsageError("The server judges models on examples of nobody: give it a test table of its own (test = ...).")
     caveats = tuple(line for line in task.caveats if "simulated" not in line)
     notes = tuple(line for line in task.notes if not line.startswith("partition"))
-    return replace(task, clients=Clients(x, y, torch.zeros(clients, dtype=torch.int64)), caveats=(*caveats, ELSEWHERE), notes=notes)
+    nobody = torch.zeros(0, dtype=torch.int64) if config.unit == Unit.PERSON else None
+    elsewhere = Clients(x, y, torch.zeros(clients, dtype=torch.int64), nobody)
+    return replace(task, clients=elsewhere, caveats=(*caveats, ELSEWHERE), notes=notes)
 
 
 def _of_own_tables(config: RunConfig) -> Task:
@@ -82,6 +88,7 @@ def _of_own_tables(config: RunConfig) -> Task:
         name=entry.name,
         model_name=shown(str(config.model)),
         drawn=remembered(network.state_dict()),
+        person_rows=entry.person_rows,
     )
 
 
@@ -119,9 +126,21 @@ def propose(experiment: Experiment, task: Task, members: Members) -> Proposal:
     return Proposal(config, examples_of(experiment, task), dim, members)
 
 
-def ready(
-    proposal: Proposal, task: Task, insecure: bool, remote: Callable[[Proposal], RemoteFederation]
-) -> tuple[Run, RemoteFederation]:
+class Rehearsal(Remote):
+    """Clients whom nobody asks: what else could refuse a run does so before they are."""
+
+    def __init__(self, proposal: Proposal) -> None:
+        self.name = proposal.digest
+
+    def bind(self, terms: Terms) -> Rehearsal:
+        self.terms = terms
+        return self
+
+    def sum_of(self, *given: Any, **more: Any) -> NoReturn:
+        raise UsageError("A rehearsal asks no clients, so it has no sums.")
+
+
+def ready(proposal: Proposal, task: Task, insecure: bool, remote: Callable[[Proposal], TheRemote]) -> tuple[Run, TheRemote]:
     """The run itself, as the server plays it; with the very terms that clients derive for themselves."""
     experiment = Experiment.of(proposal.run)
     if insecure:

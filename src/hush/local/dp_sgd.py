@@ -60,6 +60,8 @@ class DpSgd(LocalUpdate):
     clip: ClipRule | None = field(default_factory=lambda: L2Clip(1.0))
     noise: float | None = None
     records: str = "fixed"
+    rate: float | None = None
+    """Of Poisson batches: the chance of every record, the same at all clients; None: `batch_size` over the client's own."""
     mask: OwnRandK | None = None
     momentum: float = 0.0
     decay: float = 1.0
@@ -75,6 +77,10 @@ class DpSgd(LocalUpdate):
         check_noise(self.noise, none=True)
         check_steps(self.lr, self.momentum, self.decay, self.prox, self.blur, self.blur_limit)
         pick(dict.fromkeys(KINDS), self.records, "kind of batch")
+        if self.rate is not None:
+            check_number("rate", self.rate, above=0, most=1)
+            if self.records != "poisson":
+                raise UsageError("rate is the chance of a record in Poisson batches: fixed ones have a size (batch_size).")
 
     @property
     def draws_its_own(self) -> bool:
@@ -109,7 +115,7 @@ class DpSgd(LocalUpdate):
         active = (
             None if places is None else torch.zeros(count, dim, dtype=torch.bool, device=params.device).scatter_(1, places, True)
         )
-        batches = record_batches(data, rnd, self.records, self.batch_size, self.steps)
+        batches = record_batches(data, rnd, self.records, self.batch_size, self.steps, self.rate)
         std, normals = self.std(dim), None
         if std > 0 and data.own is not None:
             normals = data.own.normals("gradient", rnd.index, self.entries(dim), params)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 _KNOWN = (
-    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.Identity, nn.Flatten),
+    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.Identity, nn.Flatten, nn.Sequential),
     *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus),
     *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
     *(nn.LayerNorm, nn.GroupNorm),
@@ -28,7 +28,7 @@ _BATCH = 500
 
 def split(model: nn.Module) -> tuple[nn.Sequential, nn.Sequential] | None:
     """The leading layers of a chain of layers that are frozen, and the rest; None where there are none, or no chain."""
-    layers = _chain(model)
+    layers = layers_of(model)
     if layers is None:
         return None
     trained = [i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters())]
@@ -44,20 +44,20 @@ def split(model: nn.Module) -> tuple[nn.Sequential, nn.Sequential] | None:
 
 
 def _is_known(layer: nn.Module) -> bool:
-    """Itself, not a subclass, without hooks; or one of Hush's own that says so."""
+    """Itself, not a subclass, without hooks; or one of Hush's own that says so; and so are the layers that it is made of."""
     plain = not layer._forward_hooks and not layer._forward_pre_hooks
     own = getattr(type(layer), "sees_one_example", False) is True
     flat = not isinstance(layer, nn.Flatten) or layer.start_dim == 1
-    return plain and flat and (type(layer) in _KNOWN or own)
+    return plain and flat and (type(layer) in _KNOWN or own) and all(_is_known(child) for child in layer.children())
 
 
-def _chain(model: nn.Module) -> list[nn.Module] | None:
+def layers_of(model: nn.Module) -> list[nn.Module] | None:
     """The layers of nested `nn.Sequential`s, in order; hooks make them more than a chain."""
     if type(model) is not nn.Sequential or model._forward_hooks or model._forward_pre_hooks:
         return None
     layers: list[nn.Module] = []
     for child in model:
-        layers += (_chain(child) or [child]) if type(child) is nn.Sequential else [child]
+        layers += (layers_of(child) or [child]) if type(child) is nn.Sequential else [child]
     return layers
 
 

@@ -90,8 +90,8 @@ def clipped_sums(
     trial = _tried(learner, x, y) if ghost else _Trial("it clips l2 norms alone")
     if path == "ghost" and trial.why:
         raise UsageError(f"The ghost path does not serve here, so ask for path='auto' or 'plain': {trial.why}.")
-    counts = real if y.is_floating_point() else real & (y != learner.ignored).reshape(*real.shape, -1).any(2)
-    own = fold(keys[:, None], torch.arange(real.shape[1], device=keys.device)[None] if numbers is None else numbers)
+    counts = _counting(learner, y, real)
+    own = _own_keys(keys, real, numbers)
     floats = 4 * learner.dim if trial.why else trial.floats[mask is not None]
     most = max(1, memory // max(1, len(params) * floats * params.element_size()))
     sums, losses = _zeros(params), list[Tensor]()
@@ -104,6 +104,33 @@ def clipped_sums(
         sums, losses = sums.add_(part), [*losses, loss]
     each = torch.where(counts, torch.cat(losses, 1), 0.0)
     return ClippedSums(sums, each.sum(1) / counts.sum(1).clamp_min(1))
+
+
+class Rows(NamedTuple):
+    """Gradients of single examples, unclipped."""
+
+    gradients: Tensor
+    """`[clients, batch, d]`."""
+    counts: Tensor
+    """`[clients, batch]`: which of them say anything."""
+    losses: Tensor
+
+
+def example_rows(learner: FlatModel, params: Tensor, x: Tensor, y: Tensor, real: Tensor, keys: Tensor, numbers: Tensor) -> Rows:
+    """Each example's own gradient, for what is done to single records before anything is added up; as in `clipped_sums`."""
+    counts = _counting(learner, y, real)
+    gradients, losses = _each(learner, params.detach(), Step(x, y, _own_keys(keys, real, numbers), counts))
+    return Rows(gradients, counts, losses)
+
+
+def _counting(learner: FlatModel, y: Tensor, real: Tensor) -> Tensor:
+    """Which rows are examples that have a target."""
+    return real if y.is_floating_point() else real & (y != learner.ignored).reshape(*real.shape, -1).any(2)
+
+
+def _own_keys(keys: Tensor, real: Tensor, numbers: Tensor | None) -> Tensor:
+    """What an example draws from, by itself: its client, and its number there."""
+    return fold(keys[:, None], torch.arange(real.shape[1], device=keys.device)[None] if numbers is None else numbers)
 
 
 # ---- What is left of an example
@@ -174,26 +201,38 @@ def _full_precision() -> Iterator[None]:
 
 def _plain(learner: FlatModel, params: Tensor, step: Step, clip: ClipRule, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Sums `[clients, d]` and losses `[clients, batch]` from each example's own gradient."""
+    if learner.vectorised:
+        gradients, losses = _each(learner, params, step)
+        with _full_precision():
+            return _clipped(gradients, step.counts, clip, mask), losses
+    sums, losses = _zeros(params), params.new_zeros(step.counts.shape)
+    for c, j in step.counts.nonzero().tolist():  # a model that vmap refuses
+        one, only = slice(c, c + 1), slice(j, j + 1)
+        gradient, losses[one, only] = _each(learner, params[one], Step(*(rows[one, only] for rows in step)))
+        sums[one] += _clipped(gradient, step.counts[one, only], clip, None if mask is None else mask[one])
+    return sums, losses
+
+
+def _each(learner: FlatModel, params: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+    """Gradients `[clients, batch, d]` and losses `[clients, batch]` of single examples."""
 
     def loss(row: Tensor, x: Tensor, y: Tensor, key: Tensor) -> Tensor:
         with OwnRows(key):
             return learner.per_example(functional_call(learner.module, learner.named(row), (x[None],)), y[None])[0]
 
-    if not learner.vectorised:  # one by one, for a model that vmap refuses
-        sums, losses = _zeros(params), params.new_zeros(step.counts.shape)
+    if not learner.vectorised:  # one by one
+        gradients, losses = params.new_zeros(*step.counts.shape, learner.dim), params.new_zeros(step.counts.shape)
         for c, j in step.counts.nonzero().tolist():
-            one, only = slice(c, c + 1), slice(j, j + 1)
-            gradient, losses[c, j] = learner.without_vmap(loss, params[c].clone(), step.keys[c, j], step.x[c, j], step.y[c, j])
-            sums[one] += _clipped(gradient[None, None], step.counts[one, only], clip, None if mask is None else mask[one])
-        return sums, losses
+            one = (params[c].clone(), step.keys[c, j], step.x[c, j], step.y[c, j])
+            gradients[c, j], losses[c, j] = learner.without_vmap(loss, *one)
+        return gradients, losses
     each = vmap(grad_and_value(loss), in_dims=(None, 0, 0, 0))
     with without_fallback_warnings(True):
         if len(params) == 1:
             gradients, losses = (part[None] for part in each(params[0], step.x[0], step.y[0], step.keys[0]))
         else:
             gradients, losses = vmap(each)(params, step.x, step.y, step.keys)
-    with _full_precision():
-        return _clipped(gradients, step.counts, clip, mask), losses
+    return gradients, losses
 
 
 # ---- The ghost path: is it the same?

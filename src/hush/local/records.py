@@ -22,8 +22,8 @@ _AHEAD = 1 << 21
 """Words that a client draws at once."""
 
 
-def record_batches(data: Shard, rnd: Round, kind: str, batch: int, steps: int) -> Iterator[Batch]:
-    """`steps` batches of every client: `batch` of its records without replacement, or each by its own coin batch/size.
+def record_batches(data: Shard, rnd: Round, kind: str, batch: int, steps: int, rate: float | None = None) -> Iterator[Batch]:
+    """`steps` batches of every client: `batch` of its records without replacement, or each by its own coin: batch/size, or `rate`.
 
     A client that has no more than `batch` records reads them all, every time.
     """
@@ -39,9 +39,32 @@ def record_batches(data: Shard, rnd: Round, kind: str, batch: int, steps: int) -
     ahead = max(1, _AHEAD // max(1, sum(sizes)))
     for first in range(0, steps, ahead):
         some = min(ahead, steps - first)
-        drawn = [_draws(words, c, m, min(batch, m), kind == "poisson", some) for c, m in enumerate(sizes)]
+        if rate is None:
+            drawn = [_draws(words, c, m, min(batch, m), kind == "poisson", some) for c, m in enumerate(sizes)]
+        else:
+            drawn = [[_by_coin(words, c, m, rate) for _ in range(some)] for c, m in enumerate(sizes)]
         for step in range(some):
             yield _as_batch([rows[step] for rows in drawn], starts, width)
+
+
+def blocks_of_records(data: Shard, rnd: Round, rate: float, width: int, least: int) -> Iterator[Batch]:
+    """One draw of every client's records, each by its own coin of chance `rate`: blocks of `width` rows a client.
+
+    There are `least` blocks, however few records were drawn; more where these do not hold them.
+    """
+    assert data.own is not None
+    words, starts = data.own.words("records", rnd.index), data.start.clamp_max(max(len(data.x) - 1, 0))
+    drawn = [_by_coin(words, c, size, rate) for c, size in enumerate(data.size.tolist())]
+    blocks = max(least, *(-(-len(rows) // width) for rows in drawn)) if drawn else 0
+    for first in range(0, blocks * width, width):
+        yield _as_batch([rows[first : first + width] for rows in drawn], starts, width)
+
+
+def _by_coin(words: OwnWords, client: int, size: int, rate: float) -> np.ndarray:
+    """Records by their own coins. The chance is `rate` cut to 64 bits: never above it."""
+    if rate >= 1:
+        return np.arange(size)
+    return np.flatnonzero(words.take(client, size) < np.uint64(int(rate * 2.0**64)))
 
 
 def record_width(size: int, kind: str, batch: int) -> int:

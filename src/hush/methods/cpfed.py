@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hush.core import Method, chain
-from hush.methods.groups import Records, RecordSteps, ServerStep
+from hush.methods.groups import Records, RecordSteps, ServerStep, SharedMask
 from hush.methods.recipe import method
 from hush.settings import setting
 
@@ -20,14 +20,14 @@ _CLAIM = "whether the paper's claim counts on a secure sum; what is proved is th
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cpfed(ServerStep, RecordSteps):
+class Cpfed(ServerStep, SharedMask, RecordSteps):
     """Settings of `cpfed`."""
 
     secure_sum: bool = setting(True, _CLAIM)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpSgd(ServerStep, Records):
+class DpSgd(ServerStep, SharedMask, Records):
     """Settings of `dp-sgd`: one step a round."""
 
     secure_sum: bool = setting(True, _CLAIM)
@@ -42,8 +42,8 @@ def cpfed(s: Cpfed) -> Method:
 def noisy_steps(name: str, s: Cpfed | DpSgd, steps: int) -> Method:
     """So many of them in a round, proved or as the paper writes them."""
     from hush.local.as_written import CpfedAsWritten
-    from hush.methods.stations import local_dp_sgd, server_step
+    from hush.methods.stations import local_dp_sgd, masking, server_step
     from hush.privacy.claimed import claimed_by_cpfed
 
     local = local_dp_sgd(s, steps, as_written=CpfedAsWritten)
-    return Method(name, local, chain(), server_step(s), claim=partial(claimed_by_cpfed, secure_sum=s.secure_sum))
+    return Method(name, local, chain(*masking(s)), server_step(s), claim=partial(claimed_by_cpfed, secure_sum=s.secure_sum))

@@ -133,13 +133,19 @@ _EXPLORE = "mask=free: the share of the coordinates that is drawn at random"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masked(PublicMask, Sketch, LocalTraining):
-    """Clients may send some coordinates alone, the same for the whole cohort, or a sketch."""
+class SharedMask(PublicMask, Sketch, LocalSteps):
+    """Some coordinates alone, the same for the whole cohort, or a sketch."""
 
     mask: str = free("none", _MASK, choices=MASKS)
     explore: float = free(0.2, _EXPLORE, "(0, 1]", when=only_with("mask", "free"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Masked(SharedMask, LocalTraining):
+    """The same, of clients' updates."""
+
+
+_RATE = "the chance of every record to be in a step, the same at all clients"
 _BATCHES = "poisson or fixed batches of records, drawn anew and in secret at every step"
 _PER = "clip a record's gradient by its l2 norm, or per coordinate"
 
@@ -152,6 +158,13 @@ class Records(Noised, LocalSteps):
     mode: str = setting("proved", "proved; or paper, as it is written, without a number", choices=("proved", "paper"))
     clip_per: str = setting("l2", _PER, choices=("l2", "coordinate"), when=only_with("mode", "proved"))
     batches: str = setting("poisson", _BATCHES, choices=("poisson", "fixed"), when=only_with("mode", "proved"))
+    rate: float | None = setting(
+        None,
+        _RATE,
+        "(0, 1]",
+        unset="batch_size over the client's own records; with --secure over those of a client on average",
+        when=(only_with("mode", "proved"), only_with("batches", "poisson")),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,18 +49,19 @@ def local_training(s: groups.LocalTraining) -> LocalUpdate:
     return Scored(local) if isinstance(s, groups.Clipped) and s.score else local
 
 
-def sgd(s: groups.LocalTraining) -> Sgd:
+def sgd(s: groups.LocalSteps) -> Sgd:
     """The steps alone, which the server makes, too, for a mask from public examples."""
+    steps = getattr(s, "local_steps", 1)  # one, where a method has no such setting
     return Sgd(
         lr=s.lr,
         batch_size=s.batch_size,
-        epochs=s.local_epochs if s.local_steps is None else None,
-        steps=s.local_steps,
+        epochs=getattr(s, "local_epochs", None) if steps is None else None,
+        steps=steps,
         momentum=s.momentum,
         decay=s.lr_decay,
         every=s.lr_decay_every,
         prox=s.prox,
-        most=s.max_local_steps,
+        most=getattr(s, "max_local_steps", None),
         blur=s.blur,
         blur_limit=s.blur_limit,
     )
@@ -75,12 +76,18 @@ def local_dp_sgd(s: groups.Records, steps: int, mask: OwnRandK | None = None, as
     """Noise at every step, on records whose gradients are clipped in L2 or by coordinates; or what a paper wrote, if asked for."""
     clip = s.clip if s.clip is not None else 1.0
     rules: dict[str, ClipRule] = {"l2": L2Clip(clip), "coordinate": CoordinateClip(clip)}
-    proved = record_steps(s, pick(rules, s.clip_per, "clip_per"), s.batches, s.noise, steps, mask)
+    proved = record_steps(s, pick(rules, s.clip_per, "clip_per"), s.batches, s.noise, steps, mask, s.rate)
     return proved if as_written is None or s.mode != "paper" else as_written.of(proved, s.clip)
 
 
 def record_steps(
-    s: groups.LocalSteps, clip: ClipRule, batches: str, noise: float | None = 0.0, steps: int = 1, mask: OwnRandK | None = None
+    s: groups.LocalSteps,
+    clip: ClipRule,
+    batches: str,
+    noise: float | None = 0.0,
+    steps: int = 1,
+    mask: OwnRandK | None = None,
+    rate: float | None = None,
 ) -> DpSgd:
     """One step of clipped records without noise, which the pipeline adds, or several with noise."""
     return DpSgd(
@@ -90,6 +97,7 @@ def record_steps(
         clip=clip,
         noise=noise,
         records=batches,
+        rate=rate,
         mask=mask,
         momentum=s.momentum,
         decay=s.lr_decay,
@@ -103,7 +111,7 @@ def record_steps(
 # -- on the way to the sum -------------------------------------------------------------------------------------------------------
 
 
-def masking(s: groups.Masked) -> tuple[Transform, ...]:
+def masking(s: groups.SharedMask) -> tuple[Transform, ...]:
     """No mask, or one for the whole cohort: rand-k; top-k or saliency, from public examples; free, from noised past sums; or a
     sketch, which needs none: the coordinates are found after the sum."""
     if s.mask == "none":
@@ -117,7 +125,7 @@ def masking(s: groups.Masked) -> tuple[Transform, ...]:
     return (CountSketch(s.rows, s.cols, s.k),)
 
 
-def public_top_k(s: groups.PublicMask, training: groups.LocalTraining, by_saliency: bool = False) -> TopK:
+def public_top_k(s: groups.PublicMask, training: groups.LocalSteps, by_saliency: bool = False) -> TopK:
     """Top-k by the clients' own training: `public_steps` batches (Fed-SMP's algorithm 2), or with 0 the clients' own epochs or
     steps on the public examples (its section 6). By saliency: the coordinates that the loss on those examples depends on most."""
     local: LocalUpdate = sgd(training)

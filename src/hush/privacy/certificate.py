@@ -11,7 +11,8 @@ from typing import Any
 from hush.privacy.accountant import REPORTED_STEP, account
 from hush.privacy.attack import risk
 from hush.privacy.guarantee import Guarantee, Relation, Unit, View
-from hush.privacy.settle import Proof
+from hush.privacy.losses import RENYI
+from hush.privacy.settle import Proof, replaced_epsilon
 from hush.privacy.theorems import Claim
 from hush.privacy.written import plan_from_dict, plan_to_dict
 from hush.version import __version__
@@ -54,7 +55,8 @@ def proof_to_dict(proof: Proof | None) -> dict[str, Any]:
         return dict.fromkeys(_KEYS)
     deltas = sorted({proof.guarantee.delta, *_DELTAS}, reverse=True)
     guess = risk(proof.plan)
-    return {
+    replaced = replaced_epsilon(proof.plan, proof.guarantee.delta)
+    return ({} if replaced is None else {"epsilon_replaced": replaced}) | {
         "statement": statement(proof.guarantee),
         "guarantee": proof.guarantee.to_dict(),
         "server_guarantee": proof.server.to_dict() if proof.server else None,
@@ -80,6 +82,16 @@ def proof_from_dict(certificate: dict[str, Any]) -> Proof | None:
         no_server=certificate["no_server_guarantee"],
         claim=Claim.from_dict(claim) if claim is not None else None,
     )
+
+
+def has_old_skellam(certificate: dict[str, Any]) -> bool:
+    """Whether its figures are by the looser bound that Skellam noise had before `hush.privacy.skellam`."""
+    try:
+        releases = [release for phase in certificate["plan"]["phases"] for release in phase["releases"]]
+        kinds, method = {release["noise"]["kind"] for release in releases}, certificate["computed"]["method"]
+    except (KeyError, TypeError):  # of a run without a guarantee, or damaged
+        return False
+    return method == RENYI and "SkellamNoise" in kinds and "DiscreteGaussianNoise" not in kinds
 
 
 _KEYS = (

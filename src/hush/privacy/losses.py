@@ -3,13 +3,15 @@
 * Gaussian noise without sampling is one Gaussian, exactly (Balle and Wang 2018).
 * Gaussian noise with sampling is a privacy loss distribution (dp-accounting), composed; all estimates are pessimistic, so every
   figure is an upper bound at any discretisation, and finer steps make it smaller.
-* Discrete Gaussian and Skellam noise are accounted by Renyi divergences at integer orders (`hush.privacy.renyi`).
+* Skellam noise is as private as a Gaussian of nearly its own strength, and accounted as that (`hush.privacy.skellam`).
+* Discrete Gaussian noise is accounted by Renyi divergences at integer orders (`hush.privacy.renyi`).
 * Binomial noise by moments that hold but for its tails, composed as a distribution where sampled (`hush.privacy.binomial`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -27,6 +29,7 @@ from hush.privacy.binomial import LeastLoss, binomial_loss
 from hush.privacy.bounds import Bit, OneVote
 from hush.privacy.guarantee import Relation
 from hush.privacy.matrix import toeplitz_sensitivity
+from hush.privacy.skellam import gaussian_std
 from hush.privacy.vocabulary import Phase, Plan
 
 
@@ -57,12 +60,15 @@ class GaussianLoss:
         return np.asarray(np.where(eps >= 0, down, -np.expm1(np.minimum(eps, 0)) + np.exp(np.minimum(eps, 0)) * down))
 
 
+RENYI = "Renyi divergences at integer orders"
+
+
 @dataclass(frozen=True)
 class RenyiLoss:
     """Renyi divergences at integer orders."""
 
     values: tuple[float, ...]
-    method: str
+    method: str = RENYI
 
     def epsilon(self, delta: float) -> float:
         return renyi.epsilon(renyi.ORDERS, list(self.values), delta)
@@ -74,14 +80,18 @@ class RenyiLoss:
         return np.asarray(np.where(eps >= 0, up, -np.expm1(np.minimum(eps, 0)) + np.exp(np.minimum(eps, 0)) * up))
 
 
+_GAUSSIAN = {say.GaussianNoise, say.SkellamNoise}
+"""Kinds of noise that a Gaussian stands for."""
+
+
 def loss_of(plan: Plan, step: float) -> Loss:
     """The loss of the whole plan. `hush.privacy.rules` must have let it pass."""
     kinds = {type(release.noise) for release in plan.releases}
     if say.BinomialNoise in kinds:
         return binomial_loss(plan, step)
-    if kinds & {say.DiscreteGaussianNoise, say.SkellamNoise}:
-        return RenyiLoss(tuple(renyi.renyi(plan, order) for order in renyi.ORDERS), "Renyi divergences at integer orders")
-    if kinds == {say.GaussianNoise} and not any(phase.sampling.amplifies for phase in plan.phases):
+    if say.DiscreteGaussianNoise in kinds:
+        return RenyiLoss(tuple(renyi.renyi(plan, order) for order in renyi.ORDERS))
+    if kinds <= _GAUSSIAN and not any(phase.sampling.amplifies for phase in plan.phases):
         shift = math.sqrt(sum(_unsampled_shift(plan, phase) ** 2 for phase in plan.phases))
         return GaussianLoss(shift, "exact Gaussian composition" + _over(plan))
     grid = max(_fitting(plan, phase, step) for phase in plan.phases)
@@ -106,8 +116,7 @@ def shift(plan: Plan, phase: Phase, relation: Relation) -> float:
     """The joint mean shift of one round's Gaussian releases, in standard deviations of what the adversary cannot subtract."""
     total = 0.0
     for release in phase.releases:
-        std = release.noise.std * math.sqrt(plan.shares(release))
-        total += (release.bound.l2(relation) / std) ** 2
+        total += (release.bound.l2(relation) / gaussian_std(release.noise, plan.shares(release))) ** 2
     return math.sqrt(total)
 
 
@@ -130,7 +139,7 @@ def _distribution(plan: Plan, phase: Phase, step: float) -> tuple[Any, str]:
     sampling, kinds = phase.sampling, {type(release.noise) for release in phase.releases}
     if kinds == {say.LaplaceNoise}:
         return _laplace(plan, phase, step), "Laplace noise"
-    if kinds != {say.GaussianNoise}:
+    if not kinds <= _GAUSSIAN:
         raise NoGuarantee("One round mixes kinds of noise whose joint loss is not known.", "Use one kind of noise in a round.")
     if not sampling.amplifies:
         one = pld.from_gaussian_mechanism(1.0 / _unsampled_shift(plan, phase), value_discretization_interval=step)
@@ -138,7 +147,10 @@ def _distribution(plan: Plan, phase: Phase, step: float) -> tuple[Any, str]:
     reach, gap = shift(plan, phase, Relation.ADD_REMOVE), shift(plan, phase, Relation.REPLACE_ONE)
     if isinstance(sampling, say.PoissonSampling | say.SecretParticipation):
         name = "Poisson sampling" if isinstance(sampling, say.PoissonSampling) else "secret participation"
-        one = _poisson(1.0 / reach, max(sampling.rate, _SELDOM), plan.relation is Relation.REPLACE_ONE, step)
+        if plan.relation is Relation.REPLACE_ONE and say.SkellamNoise in kinds:
+            one = _replaced_by_coin(reach, gap, max(sampling.rate, _SELDOM), step)
+        else:
+            one = _poisson(1.0 / reach, max(sampling.rate, _SELDOM), plan.relation is Relation.REPLACE_ONE, step)
     elif isinstance(sampling, say.FixedSampling):
         name = "fixed-size sampling"
         if plan.relation is Relation.ADD_REMOVE:  # exactly Poisson's pair at the doubled shift (Lebeda et al. 2024)
@@ -172,14 +184,45 @@ def _poisson(noise: float, rate: float, replaced: bool, step: float, above: bool
 def _replaced_in_fixed_size(shift: float, rate: float, step: float) -> Any:
     """The dominating pair of a Gaussian of mean shift `shift` under sampling without replacement.
 
-    Its profile is delta'(log(1 + q(e^eps - 1))) = q delta(eps) (Balle, Barthe, Gaboardi 2018), completed to negative eps by
-    symmetry (Zhu, Dong, Wang 2022), discretised pessimistically.
+    Its profile is delta'(log(1 + q(e^eps - 1))) = q delta(eps) (Balle, Barthe, Gaboardi 2018).
     """
 
     def log_profile(eps: np.ndarray) -> np.ndarray:
-        inner = np.where(eps > 100, eps - np.log(rate), np.log1p(np.expm1(np.minimum(eps, 100)) / rate))
-        return np.asarray(np.log(rate) + log_gaussian_delta(inner, shift))
+        return np.asarray(np.log(rate) + log_gaussian_delta(_before_sampling(eps, rate), shift))
 
+    return _symmetric(log_profile, step)
+
+
+@lru_cache(maxsize=16)
+def _replaced_by_coin(reach: float, gap: float, rate: float, step: float) -> Any:
+    """What dominates (1 - q) P + q Q against (1 - q) P + q R, where any two of P, Q, R are told apart no better than Gaussians.
+
+    By advanced joint convexity (Balle, Barthe, Gaboardi 2018, theorem 2) delta'(eps') = q D(Q, (1 - b) P + b R) at eps, with
+    eps' = log(1 + q(e^eps - 1)) and b = e^(eps' - eps); and that is at most q ((1 - b) D(Q, P) + b D(Q, R)). So it holds for
+    Skellam noise, too, whose Gaussian stands for two laws at a time.
+    """
+
+    def log_profile(eps: np.ndarray) -> np.ndarray:
+        inner = _before_sampling(eps, rate)
+        log_b = np.minimum(eps - inner, 0.0)
+        with np.errstate(divide="ignore"):
+            log_rest = np.log(-np.expm1(log_b))
+        either = np.logaddexp(log_rest + log_gaussian_delta(inner, reach), log_b + log_gaussian_delta(inner, gap))
+        return np.asarray(np.log(rate) + either)
+
+    return _symmetric(log_profile, step)
+
+
+def _before_sampling(eps: np.ndarray, rate: float) -> np.ndarray:
+    """log(1 + (e^eps - 1)/q)."""
+    return np.asarray(np.where(eps > 100, eps - np.log(rate), np.log1p(np.expm1(np.minimum(eps, 100)) / rate)))
+
+
+def _symmetric(log_profile: Callable[[np.ndarray], np.ndarray], step: float) -> Any:
+    """The distribution of a profile that holds for a pair and its reverse, given for eps >= 0.
+
+    It is completed to negative eps by symmetry (Zhu, Dong, Wang 2022), and discretised pessimistically.
+    """
     top = 1.0
     while log_profile(np.array([top]))[0] > -55 and top < 5000:
         top *= 1.25
@@ -217,7 +260,7 @@ def _laplace(plan: Plan, phase: Phase, step: float) -> Any:
 
 def _fitting(plan: Plan, phase: Phase, step: float) -> float:
     """A coarser grid where the loss of one round spans many thousands of steps: still an upper bound, and it fits memory."""
-    if any(not isinstance(release.noise, say.GaussianNoise) for release in phase.releases):
+    if any(type(release.noise) not in _GAUSSIAN for release in phase.releases):
         return step
     widest = shift(plan, phase, Relation.REPLACE_ONE)
     if isinstance(phase.sampling, say.PoissonSampling | say.SecretParticipation) and plan.relation is not Relation.REPLACE_ONE:

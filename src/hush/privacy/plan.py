@@ -14,7 +14,8 @@ from hush.local.dp_sgd import DpSgd
 from hush.privacy import vocabulary as say
 from hush.privacy.bounds import Bit, L2Ball
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.record_plan import FAST, has_own_noise, record_plan, refuse_unproved
+from hush.privacy.record_plan import FAST, has_own_noise, record_plan, refuse_unproved, what_a_record_is
+from hush.privacy.summed_records import SECRET_COINS, refuse_unproved_sums, summed_plan
 from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
 from hush.secagg.parameters import SECURITY_BITS, SMALL
 from hush.transforms import BinomialMechanism, Discretize, ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
@@ -24,7 +25,7 @@ HIDDEN = "nobody else learns who took part in a round, and the rate or size of c
 PUBLIC_EXAMPLES = "the public examples, which shape what is released, belong to nobody that this statement speaks of"
 EXACT = (
     "AES-256 is a good cipher (each draw of the noise is exact to 2^-100, which adds less than 1e-12 to delta for a billion draws "
-    "up to epsilon 20; each client's norm was checked in integers)"
+    "up to epsilon 20; each {unit}'s norm was checked in integers)"
 )
 SHARES = (
     "every contacted client sends its share of the noise in every round, and the shares of honest clients that answer carry the "
@@ -56,6 +57,8 @@ _SERVERS = {
     "curious": "follows the protocol, however curious,",
     "malicious": "may say different things to different clients, which they notice,",
 }
+
+_TOO_MANY_SHARES = "{among:,} honest shares of the noise are counted on, and a cohort may have fewer clients than that."
 
 _PROBE = Wire(1000)
 """Any message: a part that shortens it sends a mask's worth."""
@@ -89,6 +92,9 @@ def plan_of(
     if enrolled.dim is not None:
         method = method.sized(enrolled.dim)
     noise, bound = find_noise(method, as_written)
+    if method.local.by_record:
+        cohort.check(clients)
+        return _of_summed_records(method, noise, bound, cohort, enrolled, rounds, relation)
     own = type(noise) is MessageGaussian
     if noise.shares or own:
         view = View.MESSAGES if own else View.SECAGG
@@ -111,16 +117,12 @@ def plan_of(
     if noise.shares or secret:
         fewest = clients if secret else smallest_cohort(cohort, clients)
         if real is not None and real.among > fewest:
-            raise NoGuarantee(
-                f"{real.among:,} honest shares of the noise are counted on, and a cohort may have fewer clients than that.",
-                "Let hush.SecureSum() size the shares.",
-            )
+            raise NoGuarantee(_TOO_MANY_SHARES.format(among=real.among), "Let hush.SecureSum() size the shares.")
         survivors = real.among if real is not None else _survivors(fewest, dropout)
     if (own and sampling.amplifies) or (noise.shares and not secret):
         sampling = say.Everyone()  # who takes part is visible: nothing is amplified, every round that a client can join counts
-    masked = any(part.wire(_PROBE).entries < _PROBE.entries for part in method.pipeline.parts)
     entries = None if enrolled.dim is None else method.uplink(enrolled.dim).summed
-    told = _noise(noise, say.On.MASK if masked else say.On.EVERY, survivors, entries)
+    told = _noise(noise, _on(method), survivors, entries)
     plan = Plan(
         phases=(Phase(_releases(bound, told), sampling, rounds, period=cohort.turns(clients)),),
         population=clients,
@@ -131,6 +133,20 @@ def plan_of(
         side_data=say.SideData.PUBLIC if method.pipeline.needs_public else say.SideData.NONE,
     )
     return replace(plan, assumptions=_assumptions(plan, real))
+
+
+def _of_summed_records(
+    method: Method, noise: Noise, bound: Bound, cohort: Cohort, enrolled: Enrolled, rounds: int, relation: Relation | None
+) -> Plan:
+    """What is released about one record, where clients add up their records' rows and shares of noise cover the sum."""
+    refuse_unproved_sums(method, noise, cohort)
+    fewest, real = smallest_cohort(cohort, enrolled.clients), noise if isinstance(noise, NoiseShares) else None
+    among = fewest if real is None else real.among
+    if among > fewest:
+        raise NoGuarantee(_TOO_MANY_SHARES.format(among=among), "Let hush.SecureSum() size the shares.")
+    releases = _releases(bound, _noise(noise, _on(method), among, None))
+    plan = summed_plan(method, among, releases, cohort, enrolled, rounds, relation)
+    return replace(plan, assumptions=(*_assumptions(plan, real), *what_a_record_is(enrolled)))
 
 
 def in_a_federation(plan: Plan) -> Plan:
@@ -171,17 +187,19 @@ def _assumptions(plan: Plan, real: NoiseShares | None = None) -> tuple[str, ...]
     own = any(release.noise.drawn is Drawn.MESSAGE for release in plan.releases)
     shares = SHARES if real is None else DRAWN_SHARES.format(among=real.among)
     told = [OWN_COINS, shares] if secret else [shares] if shared else [OWN_NOISE] if own else [TRUSTED]
+    if plan.unit.within_client:
+        told.insert(0, SECRET_COINS.format(rate=getattr(plan.phases[0].sampling, "rate", 1.0)) + ONE_PROCESS)
     if real is not None:
         told.append(
             SECAGG.format(server=_SERVERS[real.threat], protocol=_PROTOCOLS[real.masks, real.threat], corrupted=real.corrupted)
         )
     elif shared and plan.view is not View.RELEASED:
         told.append(SECURE_SUM)
-    if not secret and any(phase.sampling.amplifies for phase in plan.phases):
+    if not secret and plan.unit is Unit.CLIENT and any(phase.sampling.amplifies for phase in plan.phases):
         told.append(HIDDEN)
     if plan.side_data is say.SideData.PUBLIC:
         told.append(PUBLIC_EXAMPLES)
-    return (*told, EXACT if plan.secure else FAST)
+    return (*told, EXACT.format(unit=plan.unit) if plan.secure else FAST)
 
 
 def _sampling(cohort: Cohort, clients: int) -> Sampling:
@@ -199,6 +217,11 @@ def _sampling(cohort: Cohort, clients: int) -> Sampling:
     if type(cohort) is cohorts.Rotation:
         return say.Everyone()  # in their turns: see the phase
     raise NoGuarantee(f"{type(cohort).__name__} has no proved accounting.", "Sample with Poisson, FixedSize or Bounded.")
+
+
+def _on(method: Method) -> say.On:
+    masked = any(part.wire(_PROBE).entries < _PROBE.entries for part in method.pipeline.parts)
+    return say.On.MASK if masked else say.On.EVERY
 
 
 def _noise(part: Noise, on: say.On, shares: int | None, entries: int | None) -> say.Noise:

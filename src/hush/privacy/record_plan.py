@@ -28,12 +28,9 @@ OWN_SECRETS = (
 ROUNDED = (
     "gradients, which are floating-point numbers, are rounded by less than 2^-16 of what a record may add (its noise is exact)"
 )
-PUBLIC_SIZES = "how many records a client holds, and which rounds it joins, are no secret"
+PUBLIC_SIZES = "how many {unit}s a client holds, and which rounds it joins, are no secret"
 ONE_ROW = "one row, one record: a person with k rows is covered k times less (person = ... names the column that says whose it is)"
-ONE_PERSON = (
-    "a person's rows at a client are one record: they give one gradient, the mean of theirs, clipped once{most}; how many persons "
-    "a client has rows of, and which rounds it joins, are no secret"
-)
+ONE_PERSON = "a person's rows at a client are one record: they give one gradient, the mean of theirs, clipped once{most}"
 MOST_ROWS = "; at most {rows:,} of them are used, picked by that person's rows alone"
 ONE_CLIENT = "no person's rows lie at more than one client"
 SEVERAL_CLIENTS = "no person's rows lie at more than {clients:,} clients, all of which are counted"
@@ -48,13 +45,16 @@ NAME_PERSONS = 'Name the column: person = "patient_id" in the description, or hu
 
 
 def is_record_level(method: Method) -> bool:
-    """Whether clients cover their own records; otherwise noise, if any, is on the sum of whole clients."""
-    return isinstance(method.local, DpSgd) and not any(isinstance(p, NoiseOnTheSum) for p in method.pipeline.parts)
+    """Whether single records are protected; otherwise noise, if any, covers whole clients."""
+    covered_by_itself = isinstance(method.local, DpSgd) and not any(isinstance(p, NoiseOnTheSum) for p in method.pipeline.parts)
+    return covered_by_itself or method.local.by_record
 
 
 def has_own_noise(method: Method) -> bool:
-    """Whether there is any such noise."""
+    """Whether clients cover their own records, each by itself."""
     local = method.local
+    if method.local.by_record:
+        return False
     own = any(isinstance(part, BinomialMechanism) for part in method.pipeline.parts)
     return isinstance(local, DpSgd) and is_record_level(method) and (own or local.noise is None or local.noise > 0)
 
@@ -73,15 +73,15 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
     batch = min(local.batch_size, enrolled.records)
     sampling: Sampling
     if local.records == "poisson":
-        sampling = say.PoissonSampling(batch / enrolled.records, enrolled.records, say.Sampler.OWN)
+        rate = batch / enrolled.records if local.rate is None else local.rate
+        sampling = say.PoissonSampling(rate, enrolled.records, say.Sampler.OWN)
     else:
         sampling = say.FixedSampling(batch, enrolled.records, say.Sampler.OWN)
     binomial = [part for part in method.pipeline.parts if isinstance(part, BinomialMechanism)]
     bound, noise = _binomial(method, local, binomial, enrolled.dim) if binomial else _gaussian(local, enrolled.dim)
     most = cohort.most_participations(rounds, enrolled.clients)
-    holders = enrolled.persons.clients if enrolled.persons is not None else 1
-    turns = cohort.turns(enrolled.clients)
-    phase = Phase((Release(bound, noise),), sampling, rounds, local.steps, most, turns, holders=holders)
+    turns, sizes = cohort.turns(enrolled.clients), PUBLIC_SIZES.format(unit=enrolled.record)
+    phase = Phase((Release(bound, noise),), sampling, rounds, local.steps, most, turns, holders=enrolled.holders)
     return Plan(
         phases=(phase,),
         population=enrolled.records,
@@ -90,7 +90,7 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
         view=View.MESSAGES,
         sampled=enrolled.record,
         noise_per_local_step=True,
-        assumptions=(OWN_SECRETS, *what_a_record_is(enrolled), ROUNDED if binomial else FAST),
+        assumptions=(OWN_SECRETS, sizes, *what_a_record_is(enrolled), ROUNDED if binomial else FAST),
         clients=enrolled.clients,
         cohort=float(cohort.size),
         parameters=enrolled.dim,
@@ -102,7 +102,7 @@ def what_a_record_is(enrolled: Enrolled) -> tuple[str, ...]:
     """What must be so for a record to be what it is said to be: a row, or a person."""
     persons = enrolled.persons
     if persons is None:
-        return PUBLIC_SIZES, ONE_ROW
+        return (ONE_ROW,)
     most = MOST_ROWS.format(rows=persons.rows) if persons.rows is not None else ""
     where = ONE_CLIENT if persons.clients == 1 else SEVERAL_CLIENTS.format(clients=persons.clients)
     return ONE_PERSON.format(most=most), where

@@ -1,10 +1,9 @@
-"""Renyi privacy at integer orders, for noise whose loss distribution is not known exactly: discrete Gaussian and Skellam.
+"""Renyi privacy at integer orders: for discrete Gaussian noise, and for budgets whose runs are chosen on the way.
 
 * Discrete Gaussian, drawn once: E_Q[(P/Q)^a] <= exp(a (a - 1) D^2 / (2 s^2)), as for the continuous one (Canonne, Kamath,
   Steinke 2020, theorem 14). A sum of n shares is off by tau = 10 sum_{k<n} exp(-2 pi^2 s^2 k/(k+1)) in each entry, s^2 the
   variance of a share in grid units (Kairouz, Liu, Steinke 2021, theorem 5).
-* Skellam of variance v: a D2^2/(2v) + min(((2a - 1) D2^2 + 6 D1)/(4 v^2), 3 D1/(2v)), for integer a (Agarwal, Kairouz, Liu 2021,
-  theorem 3.5); D1 <= min(sqrt(d) D2, D2^2) for integer vectors.
+* Skellam noise has the divergences of the Gaussian that stands for it (`hush.privacy.skellam`), or smaller ones.
 * Poisson sampling at rate q: (1/(a - 1)) log sum_i C(a, i) (1 - q)^(a - i) q^i E_Q[(P/Q)^i]: the binomial expansion of Mironov,
   Talwar, Zhang (2019), exact at integer orders. The other direction is no larger, because the lattice reflection x -> v - x swaps P
   and Q (their theorem 5). Tighter than the generic bound for any mechanism by 16 to 28%.
@@ -22,6 +21,7 @@ from scipy import special
 from hush.errors import NoGuarantee
 from hush.privacy import vocabulary as say
 from hush.privacy.guarantee import Relation
+from hush.privacy.skellam import gaussian_std
 from hush.privacy.vocabulary import Phase, Plan, Release
 
 ORDERS = (*range(2, 129), *range(136, 257, 8), *range(288, 513, 32), 768, 1024, 1536, 2048, 4096)
@@ -95,13 +95,11 @@ def _joint(plan: Plan, phase: Phase, relation: Relation) -> Curve:
 
 def _curve(plan: Plan, release: Release, relation: Relation) -> Curve:
     noise, shares = release.noise, plan.shares(release)
-    std, reach = noise.std * math.sqrt(shares), release.bound.l2(relation)
+    std, reach = gaussian_std(noise, shares), release.bound.l2(relation)
     if isinstance(noise, say.DiscreteGaussianNoise) and shares * noise.draws != 1:
         return _sum_of_discrete_gaussians(reach, std, noise, shares * noise.draws)
-    if isinstance(noise, say.GaussianNoise | say.DiscreteGaussianNoise):
+    if isinstance(noise, say.GaussianNoise | say.DiscreteGaussianNoise | say.SkellamNoise):
         return lambda orders: orders * (reach / std) ** 2 / 2
-    if isinstance(noise, say.SkellamNoise):
-        return _skellam(reach / noise.grid, (std / noise.grid) ** 2, noise.entries)
     raise NoGuarantee(f"{type(noise).__name__} has no Renyi bound.", "Use Gaussian, discrete Gaussian or Skellam noise.")
 
 
@@ -112,13 +110,3 @@ def _sum_of_discrete_gaussians(reach: float, std: float, noise: say.DiscreteGaus
     entries, ratio = noise.entries, reach / std
     # every entry's P/Q is within e^tau of the discrete Gaussian's, and Q itself too: sum P^a Q^(1-a) grows by e^((2a-1) tau d)
     return lambda orders: orders * ratio**2 / 2 + (2 * orders - 1) / (orders - 1) * tau * entries
-
-
-def _skellam(reach: float, variance: float, entries: int | None) -> Curve:
-    ones = reach**2 if entries is None else min(math.sqrt(entries) * reach, reach**2)
-
-    def curve(orders: Orders) -> np.ndarray:
-        tail = np.minimum(((2 * orders - 1) * reach**2 + 6 * ones) / (4 * variance**2), 1.5 * ones / variance)
-        return np.asarray(orders * reach**2 / (2 * variance) + tail)
-
-    return curve

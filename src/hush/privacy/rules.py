@@ -30,6 +30,7 @@ def refuse_without_proof(plan: Plan) -> None:
         for release in phase.releases:
             _bound(release.bound, plan.unit)
             _noise(plan, phase, release)
+            _skellam(phase, release)
             _divisor(plan, phase, release)
         _amplification(plan, phase)
 
@@ -77,7 +78,7 @@ def _holders(plan: Plan) -> None:
     if several and plan.view is not View.MESSAGES:
         raise NoGuarantee(
             "Several clients have rows of one person and add to the same sum, so that it holds several clips of that person.",
-            "Bring each person's rows to one client, or take a method that covers every message (dp-sgd).",
+            "Bring each person's rows to one client, or let every client cover its own message: leave --secure out.",
         )
 
 
@@ -220,11 +221,22 @@ def _noise(plan: Plan, phase: Phase, release: Release) -> None:
         )
 
 
+def _skellam(phase: Phase, release: Release) -> None:
+    """Its proof is for whole numbers."""
+    if isinstance(release.noise, say.SkellamNoise) and isinstance(phase.sampling, say.MinSeparation):
+        raise NoGuarantee(
+            "Correlated noise weighs what it covers by its strategy, and Skellam noise covers whole numbers alone.",
+            "Use Gaussian noise.",
+        )
+
+
 def _most_shares(plan: Plan, phase: Phase) -> int:
     """How many shares of noise a sum can hold."""
     sampling = phase.sampling
     if isinstance(sampling, say.FixedSampling):
         return sampling.size
+    if plan.unit.within_client:
+        return int(plan.cohort or 1)
     return sampling.contacted if isinstance(sampling, say.SecretParticipation) else plan.population
 
 

@@ -18,12 +18,14 @@ from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.plan import smallest_cohort, unproved_part, with_secure_noise
 from hush.privacy.record_plan import has_own_noise
+from hush.privacy.summed_records import one_sum_of_records, rows_of_records
+from hush.privacy.vocabulary import Enrolled
 from hush.secagg.parameters import THREATS, exactly
 from hush.secagg.terms import Terms
 from hush.transforms import Discretize, ExactNoise, Gaussian, MessageGaussian, Modulo, Noise, NoiseShares, Rotate
-from hush.transforms.modulo import grid_bits
+from hush.transforms.modulo import finest, grid_bits
 
-BITS = 24
+BITS, RECORD_BITS = 24, 32
 LEAST_BITS, MOST_BITS = 10, 48
 PROTOCOLS = ("fresh", "amortised")
 _RARELY = 1e-3
@@ -133,15 +135,35 @@ def contacted(cohort: Cohort, clients: int) -> tuple[int, int]:
     return fewest, -(-clients // cohort.period(clients)) if isinstance(cohort, cohorts.Rotation) else fewest
 
 
-def with_secure_sum(method: Method, cohort: Cohort, clients: int, secure: SecureSum, dropout: float) -> Method:
+def with_secure_sum(method: Method, cohort: Cohort, clients: int | Enrolled, secure: SecureSum, dropout: float) -> Method:
     """The same method on integers of so many bits, each client with its own share of the noise; or why that is not possible."""
-    parts = method.pipeline.parts
+    enrolled = clients if isinstance(clients, Enrolled) else Enrolled(clients)
     if has_own_noise(method):
-        raise NoGuarantee(
-            f"{method.name} covers records by noise inside local training: its updates have no bound, so no group of whole numbers "
-            "holds their sum.",
-            "Use cpfed-output or skellam, which noise what is summed; what is proved for records needs no secure sum.",
-        )
+        method = one_sum_of_records(method, enrolled)
+    _refuse_what_does_not_add_up(method)
+    terms, most = secure.terms(cohort, enrolled.clients, dropout), contacted(cohort, enrolled.clients)[1]
+    parts = method.pipeline.parts
+    noise = next(part for part in parts if isinstance(part, Noise))
+    louder = math.sqrt(most / terms.honest_min)
+    before: list[Transform] = []
+    for part in parts[: parts.index(noise)]:
+        if isinstance(part, Discretize) and part.modulus is not None:
+            told = replace(part, louder=louder, rows=most, spread=any(isinstance(other, Rotate) for other in parts))
+            before.append(told if noise.multiplier is None else told.covered(noise.multiplier))
+        else:
+            before.append(part)
+    own = next((part.bits for part in parts if isinstance(part, Modulo)), None)
+    if own is None:
+        before += _grid(method, noise, secure.bits, most, louder)
+    elif secure.bits not in (None, own):
+        raise UsageError(f"{method.name} has a modulus of its own: set bits there (--set bits={secure.bits}).")
+    kind = noise.kind if isinstance(noise, ExactNoise) and noise.kind != "gaussian" else "skellam"
+    shares = NoiseShares(noise.multiplier, kind=kind, among=terms.honest_min, corrupted=terms.corrupted, threat=terms.threat)
+    return method.with_pipeline(*before, replace(shares, masks=secure.masks), *parts[parts.index(noise) + 1 :])
+
+
+def _refuse_what_does_not_add_up(method: Method) -> None:
+    parts = method.pipeline.parts
     if any(isinstance(part, MessageGaussian) for part in parts):
         raise NoGuarantee(
             f"{method.name} covers every message by its client's own noise: a secure sum would add nothing.",
@@ -159,35 +181,19 @@ def with_secure_sum(method: Method, cohort: Cohort, clients: int, secure: Secure
             f"In {method.name} each client has a mask of its own: what they send does not add up entry by entry.",
             "Use a mask for the whole cohort, such as fed-smp-rand-k has.",
         )
-    terms = secure.terms(cohort, clients, dropout)
-    most = contacted(cohort, clients)[1]
-    among = terms.honest_min
-    own = next((part.bits for part in parts if isinstance(part, Modulo)), None)
-    if own is not None and secure.bits not in (None, own):
-        raise UsageError(f"{method.name} has a modulus of its own: set bits there (--set bits={secure.bits}).")
-    bits, louder = own or (BITS if secure.bits is None else secure.bits), math.sqrt(most / among)
-    if own is None and not LEAST_BITS <= bits <= MOST_BITS:
+
+
+def _grid(method: Method, noise: Noise, bits: int | None, clients: int, louder: float) -> tuple[Transform, ...]:
+    """Whole numbers of so many bits, for a method that has floats: as fine as rows and noise leave room for."""
+    if not isinstance(noise, Gaussian):  # exact noise on a grid that was made for a plain sum
+        raise UsageError(f"{method.name} has integers and no modulus: put Modulo() before the noise.")
+    level, by_record = None if noise.multiplier is None else noise.multiplier * louder, method.local.by_record
+    rows = rows_of_records(method, clients) if by_record else clients
+    if bits is None:  # single records, each rounded by itself, want a fine grid
+        bits = min(RECORD_BITS, finest(level, rows)) if by_record else BITS
+    if not LEAST_BITS <= bits <= MOST_BITS:
         raise UsageError(f"--sum-bits must be a whole number from {LEAST_BITS} to {MOST_BITS}, not {bits}.")
-    noise = next(part for part in parts if isinstance(part, Noise))
-    kept: list[Transform] = []
-    for part in parts:
-        if isinstance(part, Discretize) and part.modulus is not None:
-            told = replace(part, louder=louder, rows=most, spread=any(isinstance(other, Rotate) for other in parts))
-            kept.append(told if noise.multiplier is None else told.covered(noise.multiplier))
-            continue
-        if not isinstance(part, Noise):
-            kept.append(part)
-            continue
-        if own is None:
-            if not isinstance(part, Gaussian):  # exact noise on a grid that was made for a plain sum
-                raise UsageError(f"{method.name} has integers and no modulus: put Modulo() before the noise.")
-            level = None if part.multiplier is None else part.multiplier * louder
-            kept += [Discretize(grid_bits(bits, level, most), modulus=bits, rows=most, louder=louder), Modulo(bits)]
-        kind = part.kind if isinstance(part, ExactNoise) and part.kind != "gaussian" else "skellam"
-        kept.append(
-            NoiseShares(part.multiplier, kind=kind, among=among, corrupted=terms.corrupted, threat=terms.threat, masks=secure.masks)
-        )
-    return method.with_pipeline(*kept)
+    return Discretize(grid_bits(bits, level, rows), modulus=bits, rows=rows, louder=louder, nearest=by_record), Modulo(bits)
 
 
 def refuse_shares_without_a_secure_sum(method: Method, secure: SecureSum | None) -> None:
@@ -200,7 +206,7 @@ def refuse_shares_without_a_secure_sum(method: Method, secure: SecureSum | None)
 
 
 def as_run(
-    method: Method, cohort: Cohort, clients: int, secure_noise: bool, secure_sum: SecureSum | None, dropout: float
+    method: Method, cohort: Cohort, clients: int | Enrolled, secure_noise: bool, secure_sum: SecureSum | None, dropout: float
 ) -> Method:
     """The method with the kind of noise and of sum that it runs with."""
     if secure_sum is not None:

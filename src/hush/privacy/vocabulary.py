@@ -89,6 +89,7 @@ class SkellamNoise(Noise):
 
     grid: float = 1.0
     entries: int | None = None
+    """Nothing depends on it: ledgers and plans that were written before still say it."""
 
 
 @dataclass(frozen=True)
@@ -249,6 +250,11 @@ class Enrolled:
     def record(self) -> Unit:
         """What a record is."""
         return Unit.RECORD if self.persons is None else Unit.PERSON
+
+    @property
+    def holders(self) -> int:
+        """The most clients that have data of one record."""
+        return 1 if self.persons is None else self.persons.clients
 
     def units(self, records: bool) -> int:
         """How many are protected: clients, or records as far as they are known of."""

@@ -67,6 +67,7 @@ def _proved(c: dict[str, Any]) -> str:
     rows = [
         ("What stays secret", words["hidden"]),
         ("From whom", _against(c, words["against"])),
+        *_replaced(c),
         ("Clients", f"{c['clients']:,}"),
         *_records(c),
         ("Rounds released", _rounds(c)),
@@ -88,6 +89,18 @@ def _proved(c: dict[str, Any]) -> str:
         "Said by the author": _SAID,
     }
     return lead + table(rows) + "".join(f"<h2>{title}</h2>{told}" for title, told in sections.items() if told)
+
+
+def _replaced(c: dict[str, Any]) -> list[tuple[str, str]]:
+    """The other relation of records, where there is a figure for both."""
+    if c.get("epsilon_replaced") is None:
+        return []
+    return [
+        (
+            f"Which of two {c['guarantee']['unit']}s it was",
+            f"stays secret, too: epsilon {at_least(c['epsilon_replaced'])} at the same delta",
+        )
+    ]
 
 
 def _not_covered(un_noised: list[str] | None) -> str:

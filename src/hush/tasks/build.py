@@ -48,7 +48,7 @@ def load_task(
         evaluation: `central`, on examples of nobody; or `clients`: each keeps a tenth of its own to validate and one to test.
         test_examples: at most so many, drawn by the seed.
         start: `random` weights; or features of images of nobody, `processes`, and of public examples, `public`, on which clients
-            train the last layer alone. `processes:2500` trains convolutions on such images first.
+            train the last layer alone. `processes:2500` trains the layers before on such images first.
         seed: of the split and of the model's weights.
         folder: where data sets lie.
     """

@@ -28,7 +28,8 @@ class Discretize(Transform):
     Rounding is unbiased and lengthens a row: |z|^2 has mean at most |y|^2 + d/4 and a standard deviation of about R. So rows are
     scaled to sqrt(R^2 - d/4 - 8R). A row for which z.z <= R^2, computed in integers, fails all the same is drawn again (conditional
     rounding: Kairouz, Liu, Steinke 2021), and at last rounded towards zero, which never lengthens. R is then the sensitivity,
-    exactly: no float took part in the comparison, and none of their bounds on it is needed.
+    exactly: no float took part in the comparison, and none of their bounds on it is needed. (`nearest` lengthens a row by at most
+    sqrt(d)/2, so rows are scaled to R - sqrt(d)/2 - 1; the same check holds them to R.)
     """
 
     bits: int = 18
@@ -41,6 +42,8 @@ class Discretize(Transform):
     """A rotation comes before: of `rows` that are all alike, an entry then gets what six standard deviations of chance leave it."""
     louder: float = 1.0
     """How much stronger than it must be the noise may get, where it comes in shares."""
+    nearest: bool = False
+    """Round to the nearest integer, without coins: for single records on a fine grid, where drawing them would take longest."""
 
     def __post_init__(self) -> None:
         if not 4 <= self.bits <= 20:
@@ -56,6 +59,9 @@ class Discretize(Transform):
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
         y = x.double() * self._scale(x.shape[1])
         y = torch.where(torch.isfinite(y).all(1, keepdim=True), y, 0.0).clamp(-self.radius, self.radius)
+        if self.nearest:
+            near = y.round().long()
+            return torch.where(self._fits(near), near, self._towards_zero(y))
         low, rounded = y.floor(), torch.zeros_like(y, dtype=torch.int64)
         left = torch.arange(len(y), device=y.device)
         for again in range(_TRIES):
@@ -66,9 +72,12 @@ class Discretize(Transform):
             left = left[~fits]
             if not len(left):
                 return rounded
-        shorter = y[left].trunc().long()
-        rounded[left] = torch.where(self._fits(shorter), shorter, 0)
+        rounded[left] = self._towards_zero(y[left])
         return rounded
+
+    def _towards_zero(self, y: Tensor) -> Tensor:
+        shorter = y.trunc().long()
+        return torch.where(self._fits(shorter), shorter, 0)
 
     def sized(self, dim: int) -> Transform:
         if not self.spread:
@@ -95,16 +104,22 @@ class Discretize(Transform):
     def _scale(self, entries: int) -> float:
         if self.norm is None:
             raise UsageError("Discretize stands outside a chain, so it does not know the clip: build the pipeline with chain(...).")
-        room = self.radius**2 - entries / 4 - 8 * self.radius
-        if room < self.radius**2 / 2:
+        room = self._room(self.radius, entries)
+        if room < self.radius / math.sqrt(2):
             left = "" if self.modulus is None else f", which is what noise leaves of {self.modulus}"
-            enough = next(b for b in range(self.bits + 1, 64) if 4**b - entries / 4 - 8 * 2**b >= 4**b / 2)
+            enough = next(b for b in range(self.bits + 1, 64) if self._room(2**b, entries) >= 2**b / math.sqrt(2))
             name = "--sum-bits" if self.rows else "bits"
             enough += 0 if self.modulus is None else self.modulus - self.bits
             raise UsageError(f"{entries:,} entries do not fit a grid of {self.bits} bits{left}: raise {name} to {enough}.")
         if entries * self.radius**2 >= 2**62:
             raise UsageError(f"{entries:,} entries of {self.bits} bits overflow 64: lower {'--sum-bits' if self.rows else 'bits'}.")
-        return math.sqrt(room) / self.norm
+        return room / self.norm
+
+    def _room(self, radius: int, entries: int) -> float:
+        """The norm that a row may have so that rounding hardly ever carries it past the radius; 0 where there is none."""
+        if self.nearest:
+            return max(0.0, radius - math.sqrt(entries) / 2 - 1)
+        return math.sqrt(max(0.0, radius**2 - entries / 4 - 8 * radius))
 
     def wire(self, incoming: Wire) -> Wire:
         return replace(incoming, integer=True)

@@ -58,9 +58,19 @@ def grid_bits(bits: int, multiplier: float | None, rows: int = 0) -> int:
 
     `rows=0`: a rotation has spread the clients' rows so thin that their sum hardly counts beside the noise.
     """
-    room = math.ceil(math.log2(rows + _TAILS * max(multiplier if multiplier is not None else 1.0, 1.0)))
+    room = _taken(multiplier, rows)
     if not 5 <= bits - room <= 21:
         what = "bits" if not rows else "The bits of a secure sum (--sum-bits, or --set bits)"
         who = "it takes" if not rows else "noise and clients take"
         raise UsageError(f"{what} must lie between {5 + room} and {21 + room} at this noise, not {bits}: {who} {room} of them.")
     return bits - 1 - room
+
+
+def finest(multiplier: float | None, rows: int) -> int:
+    """The most bits that serve: beyond them the grid gets no finer."""
+    return 21 + _taken(multiplier, rows)
+
+
+def _taken(multiplier: float | None, rows: int) -> int:
+    """Bits that rows and noise take beside the grid's own."""
+    return math.ceil(math.log2(rows + _TAILS * max(multiplier if multiplier is not None else 1.0, 1.0)))

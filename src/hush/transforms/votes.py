@@ -65,6 +65,10 @@ class Votes(Transform):
     def needs_public(self) -> bool:
         return True
 
+    @property
+    def clients_need_public(self) -> bool:
+        return True
+
     def fitted(self, public: int, classes: int) -> Votes:
         return replace(self, queries=max(1, min(self.queries, public)), classes=classes)
 

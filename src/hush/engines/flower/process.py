@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pwd
 import signal
@@ -11,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -52,12 +52,70 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def start(command: list[str], home: Path, log: IO[bytes], user: str | None = None) -> subprocess.Popen[bytes]:
-    """A process of Flower's in a folder of its own; as another `user`, where one is given."""
-    own = [sys.executable, str(Path(__file__)), user or "", *command]
-    return subprocess.Popen(
-        own, cwd=home, env=environment(home), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-    )
+def start(
+    command: list[str], home: Path, log: IO[bytes], user: str | None = None, told: bytes | None = None
+) -> subprocess.Popen[bytes]:
+    """A process of Flower's in a folder of its own; as another `user`, where one is given. What it is `told` it reads once, from
+    its standard input, and nothing of that lies on a disk."""
+    given: IO[bytes] | int = subprocess.DEVNULL if told is None else _pipe(told, user)
+    try:
+        return subprocess.Popen(
+            _as(user, command), cwd=home, env=environment(home), stdin=given, stdout=log, stderr=log, start_new_session=True
+        )
+    finally:
+        if not isinstance(given, int):
+            given.close()
+
+
+def _as(user: str | None, command: list[str]) -> list[str]:
+    return [sys.executable, "-I", str(Path(__file__).with_name("become.py")), user or "", *command]
+
+
+def _pipe(told: bytes, user: str | None) -> IO[bytes]:
+    """Where a few bytes can be read, by this user or by that one."""
+    out, into = os.pipe()
+    if user is not None:
+        entry = pwd.getpwnam(user)
+        os.fchown(out, entry.pw_uid, entry.pw_gid)
+    with os.fdopen(into, "wb") as end:
+        end.write(told)
+    return os.fdopen(out, "rb")
+
+
+def check_user(user: str) -> None:
+    """That Flower can be run as this user, and that this hides anything."""
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        raise UsageError(f"There is no user {user} on this machine: adduser --system {user} makes one.") from None
+    if os.geteuid() != 0:
+        raise UsageError("Only root can run Flower as another user: start hush client as root, or leave --relay-user out.")
+    if entry.pw_uid == 0:
+        raise UsageError(f"{user} reads everything: --relay-user is a user who may read nothing here.")
+    _tried(user, "import flwr.supernode")
+
+
+def refuse_readable(user: str, files: Iterable[Path]) -> None:
+    """That this user can read none of these, tried as this user."""
+    asked = "import os, sys; print(*[name for name in sys.argv[1:] if os.access(name, os.R_OK)][:1], end='')"
+    if readable := _tried(user, asked, *(str(file.resolve()) for file in files)):
+        raise UsageError(
+            f"{user} can read {readable}, and runs what a server sends: chmod 600 it, or 700 the folder that it lies in."
+        )
+
+
+def _tried(user: str, program: str, *arguments: str) -> str:
+    """What a line of Python prints, as this user."""
+    own = _as(user, [sys.executable, "-c", program, *arguments])
+    around = environment(Path("/"))
+    done = subprocess.run(own, cwd="/", env=around, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = done.stderr.strip().splitlines()[-1:] or [f"it ends with {done.returncode}"]
+        raise UsageError(
+            f"{user} cannot run Python: {why[0]}. Install Hush where {user} may read it, such as /opt/hush, with a Python that "
+            "does not lie in anybody's home."
+        )
+    return done.stdout
 
 
 def stop(process: subprocess.Popen[bytes] | None) -> None:
@@ -107,23 +165,3 @@ def _lives(pid: int) -> bool:
     with contextlib.suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
-
-
-def _become() -> None:
-    """Run as `python process.py USER COMMAND ...`: end with the parent, be another user, and become the command."""
-    user, command = sys.argv[1], sys.argv[2:]
-    parent = os.getppid()
-    if user:
-        entry = pwd.getpwnam(user)
-        os.setgroups([])
-        os.setgid(entry.pw_gid)
-        os.setuid(entry.pw_uid)
-    if sys.platform == "linux":  # PR_SET_PDEATHSIG: a killed parent leaves nobody behind; set last, since setuid clears it
-        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
-    os.execvp(command[0], command)
-
-
-if __name__ == "__main__":
-    _become()

@@ -8,7 +8,6 @@ import queue
 import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from types import TracebackType
 
 from hush.engines.flower import frames, process
 from hush.engines.flower.bundles import bundle, unbundle
+from hush.engines.flower.working import WorkingFolder
 from hush.errors import HushError
 from hush.federation import letters as written
 from hush.federation.folders import ServerFolder, split_address
@@ -39,7 +39,8 @@ class SuperLink:
         self._insecure = folder.invitation.insecure
         self._host, self._port = split_address(folder.invitation.address)
         self._bind = bind or self._host
-        self._place = Path(tempfile.mkdtemp(prefix="hush-server-"))
+        self._working = WorkingFolder("server", folder.path)
+        self._place = self._working.path
         self._answers: queue.Queue[bytes] = queue.Queue()
         self._nodes: set[int] = set()
         self._clients: dict[bytes, int] = {}
@@ -262,4 +263,4 @@ class SuperLink:
         if link is not None:
             link.close()
         process.stop(self._superlink)
-        shutil.rmtree(self._place, ignore_errors=True)
+        self._working.close()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,8 +15,11 @@ from types import TracebackType
 
 from hush.engines.flower import frames, process
 from hush.engines.flower.bundles import MOST, bundle, unbundle
+from hush.engines.flower.reach import is_let_in, obstacle, refusal
+from hush.engines.flower.working import WorkingFolder
 from hush.errors import HushError
 from hush.federation.folders import ClientFolder
+from hush.federation.keys import read_secret
 from hush.federation.letters import BadLetter
 from hush.federation.member import Member
 
@@ -26,18 +27,20 @@ _LINKS = 4
 """Bundles that are worked on at once; who asks for more is hung up on."""
 _IDLE = 60.0
 """Seconds that a bundle may take to come in."""
+_LOOK = 30.0
+"""Seconds between two looks at whether the server is still there."""
 _BACKOFF = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
 class Door:
     """Where letters come in: a Unix socket, one bundle a connection. What is no letter for a client here is not answered."""
 
-    def __init__(self, path: Path, members: Sequence[Member], mode: int = 0o600) -> None:
+    def __init__(self, path: Path, members: Sequence[Member]) -> None:
         self._members = members
         self._free = threading.Semaphore(_LINKS)
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(path))
-        path.chmod(mode)
+        path.chmod(0o600)
         self._socket.listen(2 * _LINKS)
         threading.Thread(target=self._listen, name="hush-door", daemon=True).start()
 
@@ -93,25 +96,21 @@ class SuperNode:
         process.check_flower()
         self._folder, self._logs, self._user, self._tell = folder, logs, user, tell
         self._invitation = folder.invitation
-        self._place = Path(tempfile.mkdtemp(prefix="hush-client-"))
-        home = self._place / "flower"
-        home.mkdir()
-        (home / "ca.crt").write_text(self._invitation.ca)
-        shutil.copy(folder.path / "node.key", home / "node.key")  # the node's own: it opens nothing of Hush's
-        self._home, self._socket = home, self._place / "letters"
-        mode = 0o600
-        if user is not None:
+        self._working = WorkingFolder("client", folder.path)
+        place = self._working.path
+        self._home, self._socket = place / "flower", place / "letters"
+        self._home.mkdir(mode=0o700)
+        self._ca = place / "ca.crt"
+        self._ca.write_text(self._invitation.ca)
+        self._door = Door(self._socket, members)
+        if user is not None:  # who may pass through the folder, and sees no name in it; what is there is the user's own
             entry = pwd.getpwnam(user)
-            for path in (self._place, home, home / "ca.crt", home / "node.key"):
+            for path in (self._home, self._socket):
                 os.chown(path, entry.pw_uid, entry.pw_gid)
-            os.chown(self._place, 0, entry.pw_gid)
-            self._place.chmod(0o710)
-            mode = 0o660
-        self._door = Door(self._socket, members, mode=mode)
-        if user is not None:
-            os.chown(self._socket, 0, pwd.getpwnam(user).pw_gid)
+            place.chmod(0o711)
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
+        self._said = ""
 
     def __enter__(self) -> SuperNode:
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -122,24 +121,37 @@ class SuperNode:
         self._closing.set()
         process.stop(self._process)
         self._door.close()
-        shutil.rmtree(self._place, ignore_errors=True)
+        self._working.close()
 
     def _watch(self) -> None:
         """Start it, and again whenever it ends: Flower lets a node that was killed back in after about a minute."""
         tries = 0
         while not self._closing.is_set():
-            began = time.monotonic()
-            with (self._logs / "supernode.log").open("ab") as log:
-                self._process = process.start(self._command(), self._home, log, self._user)
-            while self._process.poll() is None and not self._closing.wait(0.5):
-                pass
-            if self._closing.is_set():
-                return
-            process.stop(self._process)
+            began, why = time.monotonic(), obstacle(self._invitation)
+            self._say(f"{why or self._run()}; trying again")
             tries = 0 if time.monotonic() - began > 120 else tries + 1
-            pause = _BACKOFF[min(tries, len(_BACKOFF) - 1)]
-            self._tell(f"the connection to {self._invitation.address} is lost; trying again in {pause:.0f} s")
-            self._closing.wait(pause)
+            self._closing.wait(_BACKOFF[min(tries, len(_BACKOFF) - 1)])
+
+    def _run(self) -> str:
+        """A SuperNode from its start to its end, and why it ended."""
+        path = self._logs / "supernode.log"
+        with path.open("ab") as log:
+            begins = log.tell()
+            self._process = process.start(self._command(), self._home, log, self._user, self._node_key())
+        connected, look = False, 0.0
+        while self._process.poll() is None and not self._closing.wait(0.5):
+            connected = connected or is_let_in(_text(path, begins))
+            if connected and time.monotonic() > look:  # once a SuperNode was let in, it tries for ever, without a word
+                why, look = obstacle(self._invitation), time.monotonic() + _LOOK
+                self._say(f"{why}; trying again" if why else f"connected to {self._invitation.address}")
+        process.stop(self._process)
+        return refusal(self._invitation, _text(path, begins))
+
+    def _say(self, line: str) -> None:
+        """Once, until it is another one."""
+        if line != self._said and not self._closing.is_set():
+            self._said = line
+            self._tell(line)
 
     def _command(self) -> list[str]:
         config = f"hush-socket={json.dumps(str(self._socket))}"
@@ -147,5 +159,14 @@ class SuperNode:
         own += ["--port", str(process.free_port()), "--node-config", config]
         if self._invitation.insecure:
             return [*own, "--insecure"]
-        keys = ["--root-certificates", str(self._home / "ca.crt"), "--auth-supernode-private-key", str(self._home / "node.key")]
-        return [*own, *keys]
+        return [*own, "--root-certificates", str(self._ca), "--auth-supernode-private-key", "/dev/stdin"]
+
+    def _node_key(self) -> bytes | None:
+        """The node's own: it opens nothing of Hush's."""
+        return None if self._invitation.insecure else read_secret(self._folder.path / "node.key")
+
+
+def _text(path: Path, begins: int) -> str:
+    with path.open("rb") as log:
+        log.seek(begins)
+        return log.read().decode(errors="replace")

@@ -45,6 +45,9 @@ def resnet9(shape: torch.Size, classes: int) -> nn.Module:
 class Sum(nn.Module):
     """What a path makes of its input, plus what the shortcut leaves of it."""
 
+    sees_one_example = True
+    """As far as both of them do."""
+
     def __init__(self, path: nn.Module, shortcut: nn.Module) -> None:
         super().__init__()
         self.path, self.shortcut = path, shortcut

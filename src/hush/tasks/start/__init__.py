@@ -1,5 +1,5 @@
 """Where training starts: at random weights, or with features that come from images of nobody."""
 
-from hush.tasks.start.features import STARTS, CentredLinear, read_start, start_from
+from hush.tasks.start.features import STARTS, read_start, start_from
 
-__all__ = ["STARTS", "CentredLinear", "read_start", "start_from"]
+__all__ = ["STARTS", "read_start", "start_from"]

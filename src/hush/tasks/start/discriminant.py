@@ -44,6 +44,6 @@ def directions(spread: Spread, count: int, ridge: float) -> Tensor:
     kept = values > 1e-9 * values.max()
     left = (between @ right[:, kept] / values[kept].sqrt()).flip(1)
     if left.shape[1] < count:  # fewer kinds than directions: others, in any order, that are as good as none
-        left = torch.linalg.qr(torch.cat([left, eye], dim=1)).Q
+        left = torch.linalg.qr(torch.cat([left, eye[:, :count]], dim=1)).Q
     found: Tensor = torch.linalg.solve_triangular(lower.T, left[:, :count], upper=True)
     return found

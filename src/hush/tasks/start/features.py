@@ -1,13 +1,14 @@
 """A model that can see before it is trained: its features come from images that belong to nobody, its last layer from the clients.
 
 The fewer numbers clients train, the less noise covers them. So all layers but the last stay as they start: convolutions at random,
-or trained for some steps on drawn images (`processes:2500`), and then the layer before the last one set, in closed form, to the
-directions that tell kinds of images apart, equally spread. With `public` those of public examples count as much as those of drawn
-images. The last layer starts at zero.
+or trained for some steps on drawn images (`processes:2500`). Then, in the place of a hidden linear layer and its ReLU, come
+directions that tell kinds of images apart, in closed form and equally spread. With `public` those of public examples count as much
+as those of drawn images. The last layer starts at zero.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import lru_cache
 
 import torch
@@ -18,6 +19,7 @@ from hush.errors import UsageError
 from hush.names import pick
 from hush.tasks.clients import Examples
 from hush.tasks.start.discriminant import Spread, directions
+from hush.tasks.start.ending import take_apart, zeros
 from hush.tasks.start.pretraining import pretrained
 from hush.tasks.start.processes import Draws, Silhouettes
 
@@ -29,64 +31,44 @@ STARTS = {
 _KINDS, _IMAGES, _BATCH = 1000, 20_000, 500
 _RIDGE = 0.3
 """Chosen on Fashion-MNIST's validation examples: 0.1 to 1 are alike."""
-_RAISED = 20.0
-"""By so many standard deviations features are raised above zero, so that the ReLU between the last two layers lets them pass."""
 _COPIES = 10
 """Of every public example, moved and mirrored."""
 
 
-class CentredLinear(nn.Linear):
-    """W (x - offset) + b: a linear layer like any other, W x + (b - W offset), whose gradients do not see the offset."""
-
-    offset: Tensor
-
-    def __init__(self, layer: nn.Linear, offset: float) -> None:
-        super().__init__(layer.in_features, layer.out_features)
-        nn.init.zeros_(self.weight)
-        nn.init.zeros_(self.bias)
-        self.register_buffer("offset", torch.full((layer.in_features,), offset))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x - self.offset, self.weight, self.bias)
-
-    def plain(self) -> nn.Linear:
-        """The same function as an ordinary layer."""
-        layer = nn.Linear(self.in_features, self.out_features)
-        layer.weight.data.copy_(self.weight.data)
-        layer.bias.data.copy_(self.bias.data - self.weight.data @ self.offset)
-        return layer
-
-
 def start_from(how: str, model: nn.Module, shape: tuple[int, ...], public: Examples | None, in_bytes: bool) -> nn.Module:
-    """`model`, changed in place as `how` says: one of `STARTS`, or `NAME:STEPS`. `in_bytes` where it takes images of bytes."""
-    how, steps = read_start(how)
-    if how == "random":
+    """What `how` makes of `model`: one of `STARTS`, or `NAME:STEPS`. `in_bytes` where it takes images of bytes.
+
+    A chain of `body`, `directions` and the `head`, which clients train. `model` itself stays as it is.
+    """
+    name, steps = read_start(how)
+    if name == "random":
         return model
     if len(shape) != 3 or shape[0] not in (1, 3):
-        raise UsageError(f"--start {how} is for images, and these examples have the shape {tuple(shape)}.")
-    network, wide, head = _last_two(model)
+        raise UsageError(f"--start {name} is for images, and these examples have the shape {tuple(shape)}: use --start random.")
+    _refuse_unfit(name, public)
+    ending = take_apart(model, torch.zeros(1, *shape, dtype=torch.uint8 if in_bytes else torch.float32))
     if steps:
-        pretrained(model, network, shape, steps, in_bytes)
-    drawn = _drawn_images(shape, in_bytes, _KINDS, _IMAGES)
-    seen, kinds = _features(model, wide, *drawn)
+        pretrained(ending, shape, steps, in_bytes)
+    drawn, kinds = _drawn_images(shape, in_bytes, _KINDS, _IMAGES)
+    seen = _seen_by(ending.body, drawn)
     spread = Spread.of(seen, kinds)
-    if how == "public":
-        if public is None or not len(public.x):
-            raise UsageError("--start public learns from public examples and the task has none: give it some (--public 1000).")
-        if public.y.dim() != 1 or public.y.is_floating_point():
-            raise UsageError("--start public needs labels: these public examples have none.")
-        spread = spread.mixed(Spread.of(*_features(model, wide, *_copies(public))))
-    found = directions(spread, wide.out_features, _RIDGE).to(seen.dtype)
-    projected = (seen - spread.mean) @ found
-    scale = float(projected.norm(dim=1).mean())
-    raised = _RAISED * float(projected.std()) / scale
-    with torch.no_grad():
-        wide.weight.copy_(found.T / scale)
-        wide.bias.copy_(raised - spread.mean @ found / scale)
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    network[-1] = CentredLinear(head, raised)
-    return model
+    if name == "public":
+        assert public is not None
+        x, y = _copies(public)
+        spread = spread.mixed(Spread.of(_seen_by(ending.body, x), y.long()))
+    found = directions(spread, ending.directions, _RIDGE).to(seen.dtype)
+    found /= float(((seen - spread.mean) @ found).norm(dim=1).mean())
+    basis = zeros(*found.shape)
+    basis.weight.data.copy_(found.T)
+    basis.bias.data.copy_(-spread.mean @ found)
+    head = nn.Sequential(zeros(ending.directions, ending.outputs), *ending.after)
+    return nn.Sequential(
+        OrderedDict(
+            body=ending.body.requires_grad_(False),
+            directions=basis.requires_grad_(False),
+            head=head if ending.after else head[0],
+        )
+    )
 
 
 def read_start(how: str) -> tuple[str, int]:
@@ -98,17 +80,11 @@ def read_start(how: str) -> tuple[str, int]:
     return name, int(steps or 0)
 
 
-def _last_two(model: nn.Module) -> tuple[nn.Sequential, nn.Linear, nn.Linear]:
-    """The network, and its last two layers."""
-    network = getattr(model, "network", model)
-    layers = list(network.children())[-3:]
-    kinds = [type(layer) for layer in layers]
-    if not isinstance(network, nn.Sequential) or kinds != [nn.Linear, nn.ReLU, nn.Linear]:
-        raise UsageError("--start needs a model that ends in two linear layers with a ReLU between: fed-smp-cnn is one.")
-    wide, head = layers[0], layers[2]
-    assert isinstance(wide, nn.Linear)
-    assert isinstance(head, nn.Linear)
-    return network, wide, head
+def _refuse_unfit(name: str, public: Examples | None) -> None:
+    if name == "public" and (public is None or not len(public.x)):
+        raise UsageError("--start public learns from public examples and the task has none: give it some (--public 1000).")
+    if name == "public" and public is not None and (public.y.dim() != 1 or public.y.is_floating_point()):
+        raise UsageError("--start public needs labels: these public examples have none.")
 
 
 @lru_cache(maxsize=1)
@@ -130,14 +106,8 @@ def _copies(public: Examples) -> tuple[Tensor, Tensor]:
     return torch.cat(x), public.y.repeat(_COPIES)
 
 
-def _features(model: nn.Module, layer: nn.Linear, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """What `layer` sees of each example, and the labels."""
-    seen: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
-    try:
-        with torch.no_grad():
-            for part in torch.split(x, _BATCH):
-                model(part)
-    finally:
-        handle.remove()
-    return torch.cat(seen), y.long()
+@torch.no_grad()
+def _seen_by(body: nn.Sequential, x: Tensor) -> Tensor:
+    """The features of each image."""
+    body.eval()
+    return torch.cat([body(part) for part in torch.split(x, _BATCH)])

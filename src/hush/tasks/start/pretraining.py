@@ -10,7 +10,6 @@ import hashlib
 import inspect
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -19,24 +18,31 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from hush.errors import UsageError
 from hush.tasks.decoded import cache_dir, ours
 from hush.tasks.start import processes
+from hush.tasks.start.ending import Ending, zeros
 from hush.tasks.start.processes import Draws, Silhouettes
 
 _KINDS, _BATCH = 1000, 256
 _LR, _DECAY, _LARGEST = 0.08, 5e-4, 2.0
 
 
-def pretrained(model: nn.Module, network: nn.Sequential, shape: tuple[int, ...], steps: int, in_bytes: bool) -> None:
-    """Give `network`, which `model` ends in, weights after so many steps of telling drawn images apart."""
-    where = _kept_at(model, shape, steps)
+def pretrained(ending: Ending, shape: tuple[int, ...], steps: int, in_bytes: bool) -> None:
+    """Give the body weights after so many steps of telling drawn images apart, by the model's own hidden layer."""
+    if not any(True for _ in ending.body.parameters()):
+        raise UsageError(
+            f"--start ...:{steps} trains on drawn images what comes before the last two linear layers, and this model has nothing "
+            "to train there: leave the steps out, or choose a convolutional model (hush models)."
+        )
+    where = _kept_at(ending, shape, steps)
     if (kept := _read(where)) is not None:
-        network.load_state_dict(kept)
+        ending.body.load_state_dict(kept)
         return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        whole = _fresh(model).to(device)
+        whole = _fresh(ending).to(device)
     world, draws = Silhouettes(_KINDS, seed=1), Draws(2)
     optimiser = torch.optim.SGD(whole.parameters(), _LR, momentum=0.9, weight_decay=_DECAY, nesterov=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _LR, total_steps=steps, pct_start=0.15)
@@ -52,20 +58,17 @@ def pretrained(model: nn.Module, network: nn.Sequential, shape: tuple[int, ...],
         nn.utils.clip_grad_norm_(whole.parameters(), _LARGEST)
         optimiser.step()
         schedule.step()
-    learned = getattr(whole, "network", whole).cpu().state_dict()
-    own = network.state_dict()
-    found = {name: value.contiguous() if value.shape == own[name].shape else own[name] for name, value in learned.items()}
-    network.load_state_dict(found)
+    found = {name: value.contiguous() for name, value in whole[0].cpu().state_dict().items()}
+    ending.body.load_state_dict(found)
     _keep(where, found)
 
 
-def _fresh(model: nn.Module) -> nn.Module:
-    """A copy with new weights, and a last layer for all kinds."""
-    whole = copy.deepcopy(model)
-    network: Any = getattr(whole, "network", whole)
-    last = nn.Linear(network[-1].in_features, _KINDS)
-    network[-1] = last
-    for layer in network.modules():
+def _fresh(ending: Ending) -> nn.Sequential:
+    """A copy of the body with new weights, and layers behind it that tell kinds apart."""
+    last = nn.Linear(ending.hidden or ending.features, _KINDS)
+    between = (zeros(ending.features, ending.hidden), nn.ReLU()) if ending.hidden else ()
+    whole = nn.Sequential(copy.deepcopy(ending.body).requires_grad_(True), *between, last)
+    for layer in whole.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             if layer.bias is not None:
@@ -74,11 +77,11 @@ def _fresh(model: nn.Module) -> nn.Module:
     return whole
 
 
-def _kept_at(model: nn.Module, shape: tuple[int, ...], steps: int) -> Path:
+def _kept_at(ending: Ending, shape: tuple[int, ...], steps: int) -> Path:
     """A name for everything that the weights depend on."""
-    fixed = repr([buffer.tolist() for buffer in model.buffers()])  # how images are standardised
+    fixed = repr([buffer.tolist() for buffer in ending.body.buffers()])  # how images are standardised
     sources = (inspect.getsource(processes), inspect.getsource(sys.modules[__name__]))
-    told = "\n".join((repr(model), fixed, repr(shape), str(steps), *sources))
+    told = "\n".join((repr(ending.body), repr(ending.hidden), fixed, repr(shape), str(steps), *sources))
     name: str = hashlib.sha256(told.encode()).hexdigest()[:24]
     return cache_dir() / "starts" / f"{name}.safetensors"
 
@@ -93,9 +96,10 @@ def _read(where: Path) -> dict[str, Tensor] | None:
 def _keep(where: Path, weights: dict[str, Tensor]) -> None:
     """For the next time; where there is no place for it, it is learned again."""
     try:
-        where.parent.mkdir(parents=True, exist_ok=True)
+        where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = where.with_suffix(".draft")
         save_file(weights, draft)
+        draft.chmod(0o600)  # what others could have written is not read back
         draft.replace(where)
     except OSError:
         pass

@@ -1,0 +1,142 @@
+"""Letters out and answers back: who carries them, how long they are waited for, and which answer is to which letter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hush.federation import letters
+from hush.federation.letters import BadLetter, Letter
+from hush.federation.proposal import Proposal
+from hush.secagg.identity import Identity
+
+POLL = 0.5
+"""Seconds between two looks at what came."""
+Out = Mapping[int, tuple[dict[str, Any], list[bytes]]]
+"""Letters before they are signed, by the client's number."""
+
+
+class Carrier(Protocol):
+    """Whoever brings letters to clients, by their keys, and answers back. It may lose and repeat them."""
+
+    def reachable(self) -> set[bytes]:
+        """The keys of the clients that seem to be there."""
+        ...
+
+    def send(self, letters: Mapping[bytes, bytes], ttl: float) -> None:
+        """On their way; after `ttl` seconds a letter is of no use any more."""
+        ...
+
+    def receive(self, timeout: float) -> list[bytes]:
+        """Answers that came, at the latest after `timeout` seconds."""
+        ...
+
+    def lost(self) -> set[str]:
+        """The names of letters that nobody will answer any more, as far as is known."""
+        ...
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait, in seconds."""
+
+    stage: float = 600.0
+    """For the answers of one trip: the longest that a client may train."""
+    grace: float = 10.0
+    """For stragglers, once enough have answered; or as long as these took, if that is more."""
+    absent: float = 900.0
+    """For clients to come back, before the run stops where it is."""
+    tries: int = 20
+    """How often a round may break off, one time after the other."""
+
+
+@dataclass
+class Correspondence:
+    """The server's letters to its clients about one proposal, each answered once at most."""
+
+    identity: Identity
+    proposal: Proposal
+    carrier: Carrier
+    patience: Patience
+
+    def __post_init__(self) -> None:
+        self._keys = self.proposal.members.roster.clients
+        self._numbers = self.proposal.members.roster.numbers
+        self.sent = self.received = 0
+        """Bytes that clients sent, and that they received without the model."""
+
+    def reachable(self) -> set[int]:
+        """The clients that seem to be there."""
+        there = self.carrier.reachable()
+        return {number for number, key in enumerate(self._keys) if key in there}
+
+    def ask(self, out: Out, enough: Callable[[set[int]], bool]) -> dict[int, Letter]:
+        """Letters to clients, and their answers: all of them, or those that came in time."""
+        waiting = self._send(out)
+        answers: dict[int, Letter] = {}
+        wait = _Wait(self.patience)
+        while waiting:
+            self._receive(waiting, answers)
+            if wait.is_over(enough(set(answers))) or not self.reachable() & set(waiting.values()):
+                break
+        return answers
+
+    def _send(self, out: Out) -> dict[str, int]:
+        """Sign and send; the clients that are waited for, by the names of their letters."""
+        run = self.proposal.digest.hex()
+        waiting: dict[str, int] = {}
+        sealed: dict[bytes, bytes] = {}
+        for number, (head, pieces) in out.items():
+            key = self._keys[number]
+            sealed[key] = letters.write(self.identity, head | {"key": key.hex(), "run": run}, pieces)
+            waiting[letters.name_of(sealed[key])] = number
+            self.received += len(sealed[key]) - sum(map(len, pieces[: _models(head)]))
+        self.carrier.send(sealed, self.patience.stage)
+        return waiting
+
+    def _receive(self, waiting: dict[str, int], answers: dict[int, Letter]) -> None:
+        """What came by now; answers that came, and letters that are lost, are waited for no longer."""
+        for raw in self.carrier.receive(POLL):
+            if (found := self._answer(raw, waiting)) is not None:
+                number, answer = found
+                answers[number] = answer
+                self.sent += len(raw)
+        for name in self.carrier.lost() & waiting.keys():
+            del waiting[name]
+
+    def _answer(self, raw: bytes, waiting: dict[str, int]) -> tuple[int, Letter] | None:
+        """An answer to a letter that is waited for, signed by whom it was sent to; whatever else comes is dropped."""
+        try:
+            number = self._numbers[letters.claimed_key(raw)]
+            answer = letters.read(raw, self._keys[number])
+        except (BadLetter, KeyError):
+            return None
+        if waiting.get(str(answer.head.get("re"))) != number:
+            return None
+        del waiting[str(answer.head["re"])]
+        return number, answer
+
+
+class _Wait:
+    """How long one trip is waited for."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._began = time.monotonic()
+        self._enough: float | None = None
+        """When enough had answered, in seconds from the beginning."""
+
+    def is_over(self, enough: bool) -> bool:
+        spent = time.monotonic() - self._began
+        if enough and self._enough is None:
+            self._enough = spent
+        if self._enough is not None and spent > self._enough + max(self._patience.grace, self._enough):
+            return True
+        return spent > self._patience.stage
+
+
+def _models(head: dict[str, Any]) -> int:
+    """How many of a letter's pieces are the model and what belongs to it: counted apart, as in simulation."""
+    return sum(isinstance(item, list) for item in head.get("broadcast", []))

@@ -1,0 +1,101 @@
+"""What a client adds to a sum: trained, clipped, on the grid, under its share of the noise. And what it adds where it cannot train.
+
+A clock must tell nothing of that. Whoever has no usable rows trains on as many examples of nobody, and sends its noise alone; so
+does, from the step on at which it failed, a training that failed.
+"""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hush.cohort import SecretParticipation
+from hush.core import Round
+from hush.engines.run import Placed
+from hush.federation.data import zeros_and_ones
+from hush.federation.proposal import Agreement
+from hush.local.flat import FlatModel
+from hush.own import OwnSecrets
+from hush.random import derive, keys_of
+from hush.secagg import Refused
+from hush.secret import Secret
+
+
+@dataclass(frozen=True)
+class Contributor:
+    """One client's place in a run, and its examples."""
+
+    told: Agreement
+    number: int
+    data: Placed
+    usable: bool = True
+    """Whether the examples are this client's, and not nobody's."""
+    own: Secret | None = None
+    """Only where noise comes from a seed: what every client draws from, as in simulation."""
+
+    def vector(self, index: int, values: list[Any], steps: Steps | None = None) -> np.ndarray:
+        """The vector of one round. `values` are the server's: the model, and what each part of the pipeline is told."""
+        told, method, learner = self.told, self.told.method, self.data.learner
+        params, *public = values
+        if not isinstance(params, Tensor) or params.shape != (learner.dim,) or len(public) != len(method.pipeline.parts):
+            raise Refused("The server sends a model of another size than was agreed on.")
+        rnd = Round(index, derive(told.run.seed, 1, index), told.cohort.size)
+        place = learner.device
+        # fresh for every sum: the same noise under two of them would be none on their difference
+        own = OwnSecrets((Secret.fresh(),)) if self.own is None else OwnSecrets.simulated(self.own, [self.number])
+        shard = self.data.train.shard(torch.zeros(1, dtype=torch.int64))
+        shard = shard._replace(own=own if method.draws_its_own else None, slots=True)
+        keys = keys_of(derive(told.run.seed, 2, index), torch.tensor([self.number], device=place))
+        public = [value.to(place) if isinstance(value, Tensor) else value for value in public]
+        silent = torch.tensor([not self._coin(index) or not self.usable], device=place)
+        watched = learner if steps is None else steps.watched(learner)
+        rows, _ = method.contribute(watched, params.to(place), shard, rnd, keys, tuple(public), silent)
+        vector: np.ndarray = rows[0].cpu().numpy()
+        return vector
+
+    def silenced(self) -> Contributor:
+        """The same place, without a word of this client: as many examples, all of them nobody's."""
+        train = self.data.train
+        nobodys = replace(train, x=zeros_and_ones(train.x), y=torch.zeros_like(train.y))
+        return replace(self, data=replace(self.data, train=nobodys), usable=False)
+
+    def _coin(self, index: int) -> bool:
+        """Whether this client's data are in this sum: under secret participation nobody else ever knows."""
+        if not isinstance(self.told.cohort, SecretParticipation):
+            return True
+        clients, size = len(self.told.proposal.members.cards), self.told.cohort.size
+        if self.own is not None:
+            return bool(self.own.coins("cohort", index, clients)[self.number] < size / clients)
+        return secrets.SystemRandom().random() < size / clients
+
+
+class Steps:
+    """The gradients of one round's training, counted: a second training does only what a first one, which failed, left undone."""
+
+    def __init__(self) -> None:
+        self.taken = self._first = 0
+
+    def again(self) -> Steps:
+        """For the second training: as many of its steps cost nothing as the first one took."""
+        rest = Steps()
+        rest._first = self.taken
+        return rest
+
+    def watched(self, learner: FlatModel) -> FlatModel:
+        """The same learner, whose steps are counted here."""
+        other = copy.copy(learner)
+
+        def gradients(params: Tensor, x: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+            self.taken += 1
+            if self.taken <= self._first:
+                return params.new_zeros(len(x), learner.dim), params.new_zeros(len(x))
+            return learner.gradients(params, x, *rest)
+
+        setattr(other, "gradients", gradients)  # noqa: B010  # of this copy alone
+        return other

@@ -1,0 +1,50 @@
+"""Records against the server in a federation: what a client reads, what both sides count, and what the certificate says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hush.certify import verify_run
+from hush.federation.consent import words
+from hush.federation.proposal import agree
+from hush.privacy.ledger import Ledger
+from tests.federation.conftest import MakeWorld
+
+RUN = {"method": "dp-sgd", "rounds": 3, "noise": 1.5, "delta": 1e-3, "set": {"local_steps": None, "rate": 0.1}}
+
+
+def test_both_sides_count_records(world: MakeWorld) -> None:
+    made = world(**RUN)
+    result = made.train()
+    assert (result.unit, result.view, result.relation) == ("record", "secagg", "zero-out")
+    assert result.epsilon is not None
+    ledger = Ledger(made.folder(0) / "ledger.sqlite")
+    (pool,) = ledger.populations.values()
+    ledger.close()
+    assert (pool.name, str(pool.unit), pool.size) == ("test, by record", "record", 1)
+    assert abs(pool.spent(1e-3) - result.epsilon) < 1e-3
+    said = "\n".join(words(agree(made.proposal), 0))
+    assert "one record of one client" in said
+    assert "each with the chance 0.1" in said
+
+
+def test_a_client_may_protect_records_in_one_run_and_itself_in_another(world: MakeWorld, tmp_path: Path) -> None:
+    """Two statements that do not add up: each has a page of its own in the client's ledger."""
+    made = world(**RUN)
+    made.train()
+    for number in range(4):
+        made.restart(number)
+    other = world(place=tmp_path / "other", method="dp-fedavg", rounds=2, noise=3.0, delta=1e-3)
+    for number in range(4):
+        (made.folder(number) / "ledger.sqlite").rename(other.folder(number) / "ledger.sqlite")
+    other.train()
+    ledger = Ledger(other.folder(0) / "ledger.sqlite")
+    assert {str(pool.unit) for pool in ledger.populations.values()} == {"record", "client"}
+    ledger.close()
+
+
+def test_the_certificate_holds(world: MakeWorld) -> None:
+    made = world(**RUN)
+    made.train()
+    checks = verify_run(made.out).checks
+    assert all(check.passed is not False for check in checks), checks
