@@ -176,3 +176,23 @@ def test_persons_share_a_ledger_with_persons_alone(tmp_path: Path) -> None:
     assert told.population["epsilon"] > told.epsilon  # type: ignore[operator]
     with pytest.raises(NoGuarantee, match="person as its unit"):
         hush.simulate(method, task(SHARED), rounds=2, cohort=1, delta=1e-3, ledger=book, population="p", unit="record")
+
+
+def test_persons_under_a_secure_sum() -> None:
+    """One clip of each in a sum of all clients; a person at two of them would be two."""
+    x = torch.randn(120, 4)
+    sizes = torch.full((6,), 20)
+
+    def run(ids: torch.Tensor, unit: str | None = None) -> hush.Result:
+        own = hush.Task(nn.Linear(4, 2), Clients(x, (x[:, 0] > 0).long(), sizes, ids))
+        method = methods.dp_sgd(noise=2.0, batch_size=2, rate=0.4)
+        return hush.simulate(method, own, rounds=2, cohort=6, delta=1e-3, secure_sum=hush.SecureSum(), unit=unit)
+
+    people = run(torch.arange(120) // 4)
+    assert (people.unit, people.view, people.configuration["records"]) == ("person", "secagg", 5)
+    assert ONE_CLIENT in people.guarantee.assumptions  # type: ignore[union-attr]
+    rows = run(torch.arange(120) // 4, "record")
+    assert ONE_ROW in rows.guarantee.assumptions  # type: ignore[union-attr]
+    assert rows.epsilon == people.epsilon  # at the same chance and clip
+    with pytest.raises(NoGuarantee, match="several clips of that person"):
+        run(torch.arange(120) % 30)
