@@ -439,6 +439,11 @@ class LocalUpdate:
         return False
 
     @property
+    def exact(self) -> bool:
+        """Whether it adds up records in whole numbers, under exact noise: no record may then change what comes of another."""
+        return False
+
+    @property
     def by_record(self) -> bool:
         """Whether the pipeline encodes single records' gradients instead of the client's update: see `messages`."""
         return False

@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hush.secret import Secret
+
+if TYPE_CHECKING:
+    from hush.exact_noise import IntegerNoise
 
 _AHEAD = 1 << 19
 """Normal draws that a client makes at once on a GPU: few launches, and no more than memory for a few steps."""
@@ -51,6 +55,10 @@ class OwnSecrets:
     def normals(self, label: str, index: int, entries: int, like: Tensor) -> OwnNormals:
         """Standard normal draws, `entries` at a time for each client, on the device and in the precision of `like`."""
         return OwnNormals(self.keys(label, index), entries, like)
+
+    def integers(self, label: str, index: int, noise: IntegerNoise, entries: int) -> OwnIntegers:
+        """Exact draws of `noise`, `entries` at a time for each client."""
+        return OwnIntegers(self, f"exact {label} {noise!r}", index, noise, entries)
 
 
 class OwnWords:
@@ -96,6 +104,29 @@ class OwnNormals:
             self.waiting = torch.stack(draws) if draws else self.like.new_zeros(0, ahead, self.entries)
         self.next += 1
         return self.waiting[:, self.next - 1]
+
+
+@dataclass
+class OwnIntegers:
+    """Whole numbers, `[clients, entries]` at every call, drawn exactly from AES: every step has keys of its own."""
+
+    own: OwnSecrets
+    label: str
+    index: int
+    noise: IntegerNoise
+    entries: int
+    step: int = 0
+
+    def draw(self) -> Tensor:
+        """The next step's noise."""
+        from hush.exact_noise import KeyStream
+
+        keys = self.own.keys(f"{self.label} step {self.step}", self.index)
+        self.step += 1
+        drawn = np.empty((len(keys), self.entries), dtype=np.int64)
+        for row, key in zip(drawn, keys, strict=True):
+            row[:] = self.noise.draw(KeyStream(key), self.entries)
+        return torch.from_numpy(drawn)
 
 
 def _box_muller(words: np.ndarray, count: int, dtype: torch.dtype) -> Tensor:

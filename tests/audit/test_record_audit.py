@@ -19,11 +19,18 @@ from hush.audit.record_checks import neighbour_check
 from hush.cohort import Bounded, Rotation
 from hush.core import Method, State
 from hush.local import dp_sgd, records
-from hush.local.per_example import ClippedSums, clipped_sums
+from hush.local.grid import Ball
+from hush.local.per_example import ClippedSums, L2Clip, clipped_sums
 from hush.local.sgd import Batch
-from hush.own import OwnNormals, OwnSecrets
+from hush.own import OwnIntegers, OwnNormals, OwnSecrets
+from hush.privacy.plan import with_secure_noise
 from hush.secret import Secret
 from hush.tasks.build import load_task
+
+
+def secure(method: Method) -> Method:
+    return with_secure_noise(method, Rotation(10))
+
 
 SMALL = (Scene(1, 1.0, 1500), Scene(3, 0.3, 1000))
 """`make soak` has whole audits of the same methods."""
@@ -31,6 +38,8 @@ PROVED: dict[str, Callable[[], Method]] = {
     "dp-fed": lambda: methods.dp_fed(noise=1.0, local_steps=3),
     "fed-spa": lambda: methods.fed_spa(noise=1.0, local_steps=2, batches="fixed", ratio=0.3),
     "cpfed-coordinate": lambda: methods.cpfed(noise=1.0, clip=0.1, clip_per="coordinate"),
+    "fed-spa-secure": lambda: secure(methods.fed_spa(noise=1.0, local_steps=2, ratio=0.3)),
+    "cpfed-coordinate-secure": lambda: secure(methods.cpfed(noise=1.0, clip=0.1, clip_per="coordinate", batches="fixed")),
     "cpsgd": lambda: methods.cpsgd(trials=2**14, levels=101),
 }
 
@@ -102,7 +111,7 @@ def one_batch_for_the_whole_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def once(*args: Any) -> Iterator[Batch]:
         first = next(iter(real(*args)))
-        yield from [first] * args[-1]
+        yield from [first] * args[4]
 
     monkeypatch.setattr(dp_sgd, "record_batches", once)
 
@@ -173,6 +182,70 @@ def test_planted_bugs_are_caught(bug: Any, caught: str, monkeypatch: pytest.Monk
     bug(monkeypatch)
     report = audit(methods.dp_fed(noise=1.0, local_steps=8), scenes=())
     assert caught in failed(report)
+
+
+def half_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = OwnIntegers.draw
+    monkeypatch.setattr(OwnIntegers, "draw", lambda self: draw(self) // 2)
+
+
+def a_few_percent_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    integers = OwnSecrets.integers
+    monkeypatch.setattr(
+        OwnSecrets,
+        "integers",
+        lambda self, label, index, law, *rest: integers(self, label, index, type(law)(0.97 * law.std), *rest),
+    )
+
+
+def one_stream_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = OwnIntegers.draw
+
+    def same(self: OwnIntegers) -> Tensor:
+        self.step = 0
+        return draw(self)
+
+    monkeypatch.setattr(OwnIntegers, "draw", same)
+
+
+def whole_numbers_that_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    integers = OwnSecrets.integers
+    monkeypatch.setattr(OwnSecrets, "integers", lambda self, label, index, *rest: integers(self, label, index % 5, *rest))
+
+
+def a_row_beyond_the_ball(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ball, "encode", lambda self, rows: (rows * (0.9 / self.step)).nan_to_num(0, 0, 0).clamp(-1e9, 1e9).long())
+
+
+@pytest.mark.parametrize(
+    ("bug", "caught"),
+    [
+        (half_the_noise, "noise scale"),
+        (a_few_percent_less, "noise scale"),
+        (one_stream_for_all_steps, "noise scale"),
+        (whole_numbers_that_come_again, "noise fresh for each client and round"),
+        (a_row_beyond_the_ball, "clip"),
+        (everything_is_read, "batches drawn anew"),
+        (batches_that_come_again, "batches differ"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_planted_bugs_in_exact_noise_are_caught(bug: Any, caught: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    assert caught in failed(audit(secure(methods.dp_fed(noise=1.0, local_steps=8)), scenes=()))
+
+
+def test_a_sum_of_floats_that_is_rounded_at_last_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As exact to the eye, and a record then moves the rounding of others."""
+    task, method = load_task("digits", clients=20, validation=0), secure(methods.dp_fed(noise=1.0))
+    assert neighbour_check(method, task).passed
+
+    def rounded(self: dp_sgd.Read, learner: Any, params: Tensor, grid: Any) -> ClippedSums:
+        found = self.clipped(learner, params, L2Clip(1.0), None)
+        return found._replace(sums=(found.sums / grid.step).round().long())
+
+    monkeypatch.setattr(dp_sgd.Read, "whole", rounded)
+    assert not neighbour_check(method, task).passed
 
 
 def test_the_attack_sees_what_is_louder_than_claimed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,6 @@ from tests.conftest import make_task
 SIZES = (7, 3, 18, 1, 12, 4, 30, 9, 5, 16, 2, 11, 26, 6, 8, 3, 14, 1, 10, 21)
 VICTIM = 6
 """The largest: without it batches are narrower, fewer steps are made, and another client is the longest."""
-EXACT = [name for name in methods.METHODS if name not in ("fed-spa", "dp-fed", "cpfed", "dp-sgd")]
-"""The others draw noise inside local training, in floating point, and have no secure mode."""
 PARTS = ["dp-fedavg+blur+lus", "dp-fedavg+sketch", "ddgauss+sketch+blur"]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
@@ -87,7 +85,7 @@ def differing(a: dict[int, tuple[Tensor, Tensor]], b: dict[int, tuple[Tensor, Te
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [*EXACT, *PARTS])
+@pytest.mark.parametrize("name", [*methods.METHODS, *PARTS])
 def test_with_secure_noise_a_row_is_its_clients_own_to_the_last_bit(name: str) -> None:
     method = methods.build(name, **({"k": 5, "cols": 40} if "sketch" in name or name.startswith(("dpsfl", "fetch")) else {}))
     if without_guarantee(method):
@@ -244,7 +242,7 @@ def test_a_client_without_data_adds_a_row_of_zeros_before_noise(name: str, how: 
     if "clip_quantile" in methods.settings_of(name):
         settings["clip_quantile"] = 0.5
     method = methods.build(name, **settings)
-    if how and (without_guarantee(method) or name in ("fed-spa", "dp-fed", "cpfed", "dp-sgd", "cpsgd")):
+    if how and (without_guarantee(method) or ("secure_sum" in how and name in ("fed-spa", "dp-fed", "cpfed", "dp-sgd", "cpsgd"))):
         pytest.skip("it has no such mode")
     task = changed(make_task(sizes=SIZES, features=9), "nothing")
     run = ready(method, task, cohort=hush.Rotation(task.train.count), **how)

@@ -14,8 +14,11 @@ import hush
 from hush import methods
 from hush.cohort import Rotation
 from hush.core import Method, Round, Shard
+from hush.engines import round as round_
 from hush.engines import summing
 from hush.engines.run import Run
+from hush.local.grid import Ball
+from hush.local.per_example import MOST
 from tests.conftest import make_task
 
 
@@ -42,8 +45,12 @@ def in_pieces(method: Method, rounds: int, out: Path, cohort: hush.Rotation, **m
 
 @pytest.mark.parametrize(
     ("method", "more"),
-    [(methods.cpsgd(trials=2**16), {}), (methods.cpfed_output(noise=2.0), {"noise_mode": "secure"})],
-    ids=["cpsgd", "cpfed-output"],
+    [
+        (methods.cpsgd(trials=2**16), {}),
+        (methods.cpfed_output(noise=2.0), {"noise_mode": "secure"}),
+        (methods.fed_spa(noise=2.0, local_steps=1, batch_size=3), {"noise_mode": "secure"}),
+    ],
+    ids=["cpsgd", "cpfed-output", "fed-spa"],
 )
 def test_a_resumed_rotation_gives_nobody_a_second_turn(
     method: Method, more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,6 +79,62 @@ def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
     pieces = in_pieces(method, 5, tmp_path / "r", Rotation(3))
     assert all(torch.equal(whole.state_dict[name], pieces.state_dict[name]) for name in whole.state_dict)
     assert whole.epsilon == pieces.epsilon
+
+
+class Killed(BaseException):
+    """As a process ends that somebody kills: after a round was paid for, and before anything was kept of it."""
+
+
+def test_the_secret_of_exact_noise_dies_with_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file holds it, and a round that was cut short is drawn with another and charged again."""
+    method = methods.cpfed(noise=2.0, local_steps=2, batch_size=3)
+    secrets: list[bytes] = []
+    sums: list[Tensor] = []
+    real = round_.plain_sum
+
+    def dies(run: Run, *rest: Any) -> Tensor:
+        secrets.append(run.identity.secret.key)
+        sums.append(real(run, *rest))
+        return sums[-1]
+
+    finish, left = Method.finish, [1]
+
+    def once(self: Method, *rest: Any) -> Any:
+        if left:
+            left.pop()
+            raise Killed
+        return finish(self, *rest)
+
+    monkeypatch.setattr(round_, "plain_sum", dies)
+    monkeypatch.setattr(Method, "finish", once)
+    how: dict[str, Any] = {"rounds": 2, "cohort": Rotation(2), "out": tmp_path / "r", "resume": True, "noise_mode": "secure"}
+    task = make_task(sizes=(6,) * 8)
+    with pytest.raises(Killed):
+        hush.simulate(method, task, **how)
+    assert not any(secrets[0].hex().encode() in path.read_bytes() for path in (tmp_path / "r").iterdir() if path.is_file())
+    result = hush.simulate(method, task, **how)
+    assert secrets[0] != secrets[1]
+    assert not torch.allclose(sums[0], sums[1])
+    assert result.rounds_charged == 3
+    assert result.noise_mode == "secure"
+
+
+def test_a_record_that_moves_another_is_refused_where_noise_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a few whole numbers in a million, which no audit of the noise would show."""
+    real = Ball.encode
+
+    def leaning(self: Ball, rows: Tensor) -> Tensor:
+        own = rows.double().abs().view(-1, MOST, rows.shape[1]).sum((1, 2))  # of each client
+        whole = real(self, rows)
+        whole[:, 0] += (own * 1000).long().repeat_interleave(MOST) % 3
+        return whole
+
+    monkeypatch.setattr(Ball, "encode", leaning)
+    method = methods.dp_sgd(noise=1.0)
+    task = make_task(sizes=(100,) * 8)
+    hush.simulate(method, task, rounds=1, cohort=Rotation(2))
+    with pytest.raises(hush.UsageError, match="who else is in the batch"):
+        hush.simulate(method, task, rounds=1, cohort=Rotation(2), noise_mode="secure")
 
 
 def test_a_budget_counts_turns_as_they_come() -> None:

@@ -70,6 +70,26 @@ def test_the_plan_is_read_from_the_objects_that_run() -> None:
     assert poisson.phases[0].sampling == PoissonSampling(20 / 600, 600, Sampler.OWN)
 
 
+@pytest.mark.parametrize("name", ["fed-spa", "dp-fed", "cpfed", "dp-sgd"])
+@pytest.mark.parametrize("clip_per", ["l2", "coordinate"])
+def test_exact_noise_has_the_same_guarantee_and_says_what_it_rests_on(name: str, clip_per: str) -> None:
+    """What a record adds and what covers it follow from the grid; their ratio is the noise that was asked for."""
+    fast = methods.build(name, noise=3.0, clip=0.4, clip_per=clip_per)
+    secure = with_secure_noise(fast, Rotation(10))
+    plans = [plan_of(method, Rotation(10), MNIST, 45) for method in (fast, secure)]
+    assert [plan.secure for plan in plans] == [False, True]
+    assert plans[1].noise_multiplier == pytest.approx(3.0, rel=1e-12)
+    assert account(plans[1], 1e-3).epsilon == pytest.approx(account(plans[0], 1e-3).epsilon, rel=1e-9)
+    (release,) = plans[1].releases
+    assert isinstance(secure.local, DpSgd)
+    grid = secure.local.grid(21_840)
+    assert release.bound == RecordMean(grid.radius * grid.step, secure.local.batch_size)
+    assert any("each record's norm was checked in integers" in line for line in plans[1].assumptions)
+    assert not any("floating-point" in line for line in plans[1].assumptions)
+    assert plan_from_dict(plan_to_dict(plans[1])) == plans[1]
+    assert needs_noise(with_secure_noise(methods.build(name), Rotation(10)))
+
+
 def test_epsilon_is_the_same_for_every_ratio_and_either_clip() -> None:
     plans = [plan_of(methods.fed_spa(ratio=p, noise=3.0), Rotation(10), MNIST, 45) for p in (0.05, 0.4, 1.0)]
     plans.append(plan_of(methods.fed_spa(ratio=0.4, clip=0.01, clip_per="coordinate", noise=3.0), Rotation(10), MNIST, 45))
@@ -187,8 +207,9 @@ def test_what_has_no_proof_is_refused() -> None:
     refuse(methods.fed_spa(mode="paper", noise=1.0), "does not bound")
     refuse(methods.cpfed(mode="paper", noise=1.0), "clips nothing")
     refuse(methods.dp_fed(noise=0.0), "adds no noise")
-    with pytest.raises(NoGuarantee, match="secure noise mode"):
-        with_secure_noise(plain, Rotation(10))
+    for bare in (methods.fed_spa(mode="paper", noise=1.0), replace(plain, local=Mine(noise=1.0))):
+        with pytest.raises(NoGuarantee, match="secure noise mode"):
+            with_secure_noise(bare, Rotation(10))
     with pytest.raises(UsageError, match="protects records"):
         plan_of(plain, Rotation(10), 100, 45)
     with pytest.raises(NoGuarantee, match="no epsilon to keep"):

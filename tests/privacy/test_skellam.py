@@ -214,7 +214,7 @@ def replaced(variance: float, reach: int, rate: float, rounds: int = 1) -> Plan:
 
 
 @given(variance=st.floats(1.0, 200), reach=st.integers(1, 12), rate=st.sampled_from([0.9, 0.3, 0.02]), share=st.floats(-1, 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_no_loss_of_one_that_is_replaced_under_coins_exceeds_what_is_accounted(
     variance: float, reach: int, rate: float, share: float
 ) -> None:
@@ -237,4 +237,4 @@ def test_replacing_costs_more_than_leaving_out_and_that_would_show() -> None:
     (phase,) = gaussian.phases
     (release,) = phase.releases
     same = replace(phase, releases=(replace(release, noise=GaussianNoise(gaussian_std(release.noise, 1))),))
-    assert account(gaussian, 1e-5).epsilon == pytest.approx(account(replace(gaussian, phases=(same,)), 1e-5).epsilon, rel=0.25)
+    assert account(gaussian, 1e-5).epsilon == pytest.approx(account(replace(gaussian, phases=(same,)), 1e-5).epsilon, rel=1e-6)

@@ -63,6 +63,15 @@ def test_a_persons_example_depends_on_her_rows_alone(data: st.DataObject) -> Non
         assert rest == {key: rows for key, rows in whole.items() if key[1] != gone}
 
 
+def test_persons_come_as_their_table_names_them_first() -> None:
+    """So whoever is in somebody's place leaves all others in theirs, whatever the name is and however many rows there are."""
+    x, y, sizes = torch.arange(7.0)[:, None], torch.zeros(7), torch.tensor([5, 2])
+    numbers = [
+        grouped(Clients(x, y, sizes, torch.tensor([30, name, 30, 20, name, 40, 20])), 2).persons.tolist() for name in (10, 25, 99)
+    ]
+    assert numbers == [[30, name, 20, 40, 20] for name in (10, 25, 99)]
+
+
 def test_the_same_person_is_counted_at_every_client() -> None:
     train = Clients(torch.zeros(6, 1), torch.zeros(6), torch.tensor([2, 1, 3]), torch.tensor([1, 2, 2, 3, 3, 2]))
     assert held(train).tolist() == [2, 1, 2]
@@ -106,12 +115,15 @@ def test_each_client_keeps_whole_persons_to_judge_on(tmp_path: Path) -> None:
     assert isinstance(task.test, Clients)
     assert isinstance(task.validation, Clients)
     assert len(task.train.x) + len(task.test.x) + len(task.validation.x) == 600
-    there = frame.groupby("hospital")["patient_id"].nunique().tolist()
-    assert held(task.train).tolist() == [n - 2 * (n // 10) for n in there]
+    assert 60 < int(held(task.train).sum()) < 115  # of about 120, each with a chance of 0.8
+    busy = frame["patient_id"] == "h2-7"
+    pandas.concat([frame, *[frame[busy]] * 9]).to_parquet(tmp_path / "visits.parquet")  # one comes ten times as often
+    again = hush.load_task(describe(tmp_path, "visits.parquet", 'person = "patient_id"'))
+    assert set(again.train.persons.tolist()) == set(task.train.persons.tolist())  # type: ignore[union-attr]
     assert task.test.sizes.min() > 0
     rows = hush.load_task(describe(tmp_path, "visits.parquet"))
     assert rows.train.persons is None
-    assert rows.train.sizes.sum() > task.train.sizes.sum() - 60
+    assert rows.train.count == 6
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hush.audit.record_audit import RECORD_SCENES, audit_records
 from hush.audit.sketches import audit_as_written, is_as_written
 from hush.audit.stage import Stage, readable
 from hush.audit.structural import structural_checks
+from hush.audit.summed_records import audit_summed_records
 from hush.audit.training import by_guesses, watch_training
 from hush.cohort import Bounded, Cohort, FixedSize, Poisson, Rotation, SecretParticipation
 from hush.core import Bound, Method, scope
@@ -67,8 +68,10 @@ def audit(
     if is_as_written(method):
         return audit_as_written(method, scenes[0].victims if scenes else SCENES[0].victims)
     if has_own_noise(method):
-        scenes = scenes if scenes is not None else RECORD_SCENES
-        return audit_records(method, cohort or Rotation(1), task, rounds, scenes, tell, unit)
+        chosen = scenes if scenes is not None else RECORD_SCENES
+        return audit_records(method, cohort or Rotation(1), task, rounds, chosen, tell, unit)
+    if method.local.by_record:
+        return audit_summed_records(method, cohort or FixedSize(3), task, rounds, scenes, tell)
     kind, scenes = cohort or Poisson(1), scenes if scenes is not None else SCENES
     if method.pipeline.bound(Bound()).pending:
         raise NoGuarantee(

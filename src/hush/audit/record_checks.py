@@ -18,6 +18,8 @@ from hush.cohort import Cohort
 from hush.core import Method
 from hush.engines.setup import place_data
 from hush.local.dp_sgd import DpSgd, Read
+from hush.local.per_example import places_at_once
+from hush.local.records import in_places, side_by_side
 from hush.privacy.record_plan import record_plan
 from hush.privacy.vocabulary import BinomialNoise, Enrolled
 from hush.random import keys_of
@@ -56,14 +58,23 @@ def _noise_checks(method: Method, local: DpSgd, binomial: bool) -> Iterator[Chec
     count = z.numel()
     yield scale_check(z, "noise scale", f"over {count:,} values")
     if not binomial:
-        bare = int((z == 0).sum())
-        yield Check("every entry noised", bare == 0, f"{bare:,} of {count:,} values are zero")
+        bare, allowed = int((z == 0).sum()), _zeros_allowed(stage.local, dim, count)
+        told = f"{bare:,} of {count:,} values are zero; noise makes up to {allowed:.0f} so"
+        yield Check("every entry noised", bare <= allowed, told)
     outside = max(float(r.values[~r.active].abs().max()) if bool((~r.active).any()) else 0.0 for r in rounds)
     yield Check("nothing elsewhere", outside == 0, f"outside of the masks the largest value is {outside:.3g}")
     yield from freshness_checks(z, "noise fresh for each client and round", "the most alike")
     again = RecordStage(few, _CLIENTS, max(1, local.batch_size), dim).play(0)
     same = bool(torch.equal(again.values, rounds[0].values))
     yield Check("noise is secret", not same, "a second run with the same seed " + ("repeats it" if same else "draws other noise"))
+
+
+def _zeros_allowed(local: DpSgd, dim: int, count: int) -> float:
+    """Whole numbers are zero now and then; the sum of several steps' noise is as often as noise of its own scale."""
+    if not local.exact:
+        return 0
+    std = math.sqrt(local.steps) * (local.noise or 0.0) * local.grid(dim).radius
+    return float(stats.poisson.ppf(1 - 1e-6, count / (std * math.sqrt(2 * math.pi))))
 
 
 def _clip_checks(method: Method, local: DpSgd) -> Iterator[Check]:
@@ -107,7 +118,10 @@ def _batch_checks(method: Method, local: DpSgd) -> Iterator[Check]:
 
 
 def neighbour_check(method: Method, task: Task) -> Check:
-    """On the task's own model: one record less in a batch moves the step by no more than that record may."""
+    """On the task's own model: one record less in a batch moves the step by no more than that record may.
+
+    Where noise is exact it moves it by that record's row of whole numbers, and by nothing else.
+    """
     local = method.local
     assert isinstance(local, DpSgd)
     placed = place_data(task, torch.device("cpu"), torch.float32, apart=False)
@@ -115,26 +129,23 @@ def neighbour_check(method: Method, task: Task) -> Check:
     client = int(train.sizes.argmax())
     data = train.shard(torch.tensor([client]))
     count = min(8, int(data.size[0]))
-    keys, worst = keys_of(0, torch.tensor([client])), 0.0
-    active = None
-    if local.mask is not None:
-        places = local.mask.places(keys, learner.dim)
-        active = torch.zeros(1, learner.dim, dtype=torch.bool).scatter_(1, places, True)
+    keys, worst, added = keys_of(0, torch.tensor([client])), 0.0, True
+    active, unit = local.active(keys, learner.dim), local.grid(learner.dim).step if local.exact else 1.0
 
     def sums(rows: list[int]) -> Tensor:
-        chosen = data.start[:, None] + torch.tensor([rows])
-        x, y, real = data.x[chosen], data.y[chosen], torch.ones(1, len(rows), dtype=torch.bool)
-        read = Read(x, y, real, keys, active, data.numbers_of(chosen))
-        return local.sums(learner, learner.initial()[None], read).sums[0].double()
+        chosen = [np.array(rows)]
+        batch = in_places(data, chosen, places_at_once(learner, 1)) if local.exact else side_by_side(data, chosen)
+        return local.sums(learner, learner.initial()[None], Read.of(data, batch, keys, active)).sums[0]
 
     whole = sums(list(range(count)))
     for left in range(count if count > 1 else 0):
-        moved = float((whole - sums([i for i in range(count) if i != left])).norm()) / local.reach(learner.dim)
-        worst = max(worst, moved)
-    unit = task.enrolled.record
-    return Check(
-        f"one {unit} of the model's own task", worst <= 1 + 1e-4, f"moves a step by {worst:.4f} of what is claimed at most"
-    )
+        gone = whole - sums([i for i in range(count) if i != left])
+        worst = max(worst, float(gone.double().norm()) * unit / local.reach(learner.dim))
+        added &= not local.exact or (not gone.is_floating_point() and bool(torch.equal(gone, sums([left]))))
+    moved = f"moves a step by {worst:.4f} of what is claimed at most"
+    told = f"{moved}, and by its own row alone" if local.exact and added else moved if added else f"{moved}, and other rows with it"
+    name, most = f"one {task.enrolled.record} of the model's own task", 1 + (1e-12 if local.exact else 1e-4)
+    return Check(name, worst <= most and added, told)
 
 
 def _chi_square(seen: np.ndarray, expected: np.ndarray) -> float:

@@ -135,7 +135,7 @@ def _progress(status: _Status, rounds: int, clients: Any) -> Callable[[dict[str,
         again = f"  after {record['tried_again']} that broke off" if record.get("tried_again") else ""
         opened = clients.opened
         summed = "" if opened is None else f"  {len(opened.included)} of {len(opened.session.cohort)} clients"
-        trips = ", ".join(f"{what} {seconds:.1f}" for what, seconds in record.get("trip_seconds", {}).items())
+        trips = ", ".join(f"{what} {seconds:.1f}" for what, seconds in record["trip_seconds"].items() if seconds >= 0.05)
         told = f"round {record['round']} of {rounds}: {figures(record)}{summed}{again}  ({trips})  {now - last:.1f} s"
         last = now
         say(told)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hush.core import Method, Public, Round, Shard, Trained
 from hush.engines.run import Run
 from hush.errors import HushError, UsageError
+from hush.local.dp_sgd import DpSgd, Read
 from hush.local.flat import FlatModel
+from hush.local.per_example import places_at_once
 from hush.local.record_gradients import RecordGradients
+from hush.local.records import in_places
 from hush.own import OwnSecrets
 from hush.random import derive, keys_of, uniform
 from hush.rows import places
@@ -36,34 +41,32 @@ def refuse_mixed_rows(
 _FEW_RECORDS = 8
 
 
-def refuse_mixed_records(run: Run, params: Tensor, client: Tensor, rnd: Round, public: Public) -> None:
-    """Where each record's gradient is encoded by itself: another record in one's place must leave all others' rows as they are."""
-    both = _only(run, client[None], run.data.learner.dtype)
-    few = both._replace(size=both.size.clamp_max(_FEW_RECORDS), own=OwnSecrets.simulated(run.identity.secret, [int(client)]))
-    if int(few.size) < 2:
-        return
-    keys = keys_of(derive(run.config.seed, 2, rnd.index), client[None])
-    local = run.method.local
-    assert isinstance(local, RecordGradients)
-    local = local.with_everybody()
+def refuse_mixed_records(run: Run, params: Tensor, data: Shard, client: int, keys: Tensor, rnd: Round, public: Public) -> None:
+    """Take one record of a client out of a batch: the sum of whole numbers must lose that record's row, and nothing else."""
+    local, learner, count = run.method.local, run.data.learner, len(data.size)
 
-    def rows(data: Shard) -> Tensor:
-        seen: list[Tensor] = []
+    def total(numbers: list[int]) -> Tensor:
+        chosen = [np.array(numbers if i == client else [], dtype=np.int64) for i in range(count)]
+        batch = in_places(data, chosen, places_at_once(learner, count))
+        if isinstance(local, DpSgd):
+            active = local.active(keys, learner.dim)
+            return local.sums(learner, params.expand(count, -1), Read.of(data, batch, keys, active)).sums[client]
+        assert isinstance(local, RecordGradients)
+        encode = partial(_encode, run.method, rnd, public)
+        return local.of_records(learner, params, data, batch, keys, encode).updates[client]
 
-        def encode(x: Tensor, own: Tensor) -> Tensor:
-            seen.append(run.method.pipeline.encode(x, rnd, own, public))
-            return seen[-1].clone()
+    everybody = list(range(min(_FEW_RECORDS, int(data.size[client]))))
+    for one in everybody[:: max(1, len(everybody) - 1)]:
+        others = [i for i in everybody if i != one]
+        if not torch.equal(total(everybody), total(others) + total([one])):
+            raise UsageError(
+                f"With {run.method.name} on this device, a record's gradient changes with who else is in the batch, so no bound "
+                "holds for it: use a model whose examples do not affect each other (no batch normalisation), or a CPU."
+            )
 
-        local.messages(run.data.learner, params, data, rnd, keys, encode)
-        return torch.cat(seen)[: int(few.size)]
 
-    x = few.x.clone()
-    x[0] = few.x[1]
-    if not torch.equal(rows(few)[1:], rows(few._replace(x=x))[1:]):
-        raise UsageError(
-            f"With {run.method.name} on this device, a record's gradient changes with who else is in the batch, so no bound holds "
-            "for it: use a model whose examples do not affect each other (no batch normalisation)."
-        )
+def _encode(method: Method, rnd: Round, public: Public, rows: Tensor, keys: Tensor) -> Tensor:
+    return method.pipeline.encode(rows, rnd, keys, public)
 
 
 def refuse_mixed_training(run: Run, params: Tensor, two: Tensor, rnd: Round, public: Public) -> None:

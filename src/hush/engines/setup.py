@@ -100,9 +100,9 @@ def assemble(config: RunConfig, method: Method, task: Task, cohort: Cohort, remo
     unit = unit_within_clients(method, config.unit, task.names_persons)
     config, task = replace(config, unit=unit), task.seen_by(unit)
     place, summed = pick_device(config.device), SecureSum.of_config(config)
-    apart = config.noise_mode == "secure" or summed is not None
     refuse_shares_without_a_secure_sum(method, summed)
     method = as_run(method, cohort, task.enrolled, config.noise_mode == "secure", summed, config.dropout)
+    apart = config.noise_mode == "secure" or summed is not None or method.local.exact
     data = place_data(task, place, getattr(torch, config.dtype), apart)
     if method.pipeline.needs_public and data.server.public is None:
         raise UsageError(f"{method.name} learns from public examples and the task has none: give it some (public=N, --public N).")

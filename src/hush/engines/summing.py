@@ -110,11 +110,11 @@ def _contributions(
                 "a client contributes exactly one row, of the length that wire() counts."
             )
         having = torch.nonzero(data.size).flatten().tolist()
+        if untried and having and (run.method.local.by_record or run.method.local.exact):
+            refuse_mixed_records(run, params, data, having[0], keys, rnd, public)
         if run.privacy.plan is not None and len(having) > 1:
             if untried and run.privacy.apart:
                 _refuse_neighbours(run, params, part, having[0], (encoded, trained.updates), rnd, public)
-            if untried and run.method.local.by_record:
-                refuse_mixed_records(run, params, part[having[0]], rnd, public)
             untried = False
             # three of every chunk in the first round; later one of the first chunk, each time another
             tried = (0, len(having) // 2, -1) if rnd.index == 0 else (rnd.index % len(having),) if number == 0 else ()

@@ -8,7 +8,7 @@ for two clients and two examples, in float64, it must give what `plain` gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -106,21 +106,51 @@ def clipped_sums(
     return ClippedSums(sums, each.sum(1) / counts.sum(1).clamp_min(1))
 
 
-class Rows(NamedTuple):
-    """Gradients of single examples, unclipped."""
+Encode = Callable[[Tensor, Tensor], Tensor]
+"""`[rows, d]` gradients and a public key for each to `[rows, m]` whole numbers, row by row."""
+FEWEST, MOST, _ENTRIES = 4, 64, 1 << 17
+"""Records of a client whose gradients are taken at once, each at a place of its own: many of a small model, where calls cost most,
+and few of a large one, where computing places costs most that nobody takes."""
+_BYTES = 80
+"""What an entry of one record's gradient takes until it is a whole number: autograd's, and a few copies."""
 
-    gradients: Tensor
-    """`[clients, batch, d]`."""
-    counts: Tensor
-    """`[clients, batch]`: which of them say anything."""
-    losses: Tensor
+
+def places_at_once(learner: FlatModel, clients: int) -> int:
+    """How many records of each client are taken side by side: a function of settings alone."""
+    fits = learner.memory // (_BYTES * learner.dim * max(clients, 1))
+    return max(1, min(fits, MOST, max(FEWEST, _ENTRIES // learner.dim)))
 
 
-def example_rows(learner: FlatModel, params: Tensor, x: Tensor, y: Tensor, real: Tensor, keys: Tensor, numbers: Tensor) -> Rows:
-    """Each example's own gradient, for what is done to single records before anything is added up; as in `clipped_sums`."""
-    counts = _counting(learner, y, real)
-    gradients, losses = _each(learner, params.detach(), Step(x, y, _own_keys(keys, real, numbers), counts))
-    return Rows(gradients, counts, losses)
+def encoded_sums(
+    learner: FlatModel,
+    params: Tensor,
+    x: Tensor,
+    y: Tensor,
+    real: Tensor,
+    keys: Tensor,
+    numbers: Tensor,
+    encode: Encode,
+    width: int,
+) -> ClippedSums:
+    """The sum of what `encode` makes of each example's own gradient: whole numbers, which add up exactly.
+
+    What an example adds depends on the weights, on itself, its number and its place alone, to the last bit, if it lies where
+    `records.in_places` puts it: every `width` columns are computed by themselves, in the same shape, and copied first, since where
+    a row lies in memory changes its last bits, too.
+    """
+    learner.prepare_training()
+    total, losses, counted = None, params.new_zeros(len(params)), params.new_zeros(len(params))
+    for first in range(0, real.shape[1], width):
+        step = Step(*(rows[:, first : first + width].clone() for rows in (x, y, _own_keys(keys, real, numbers), real)))
+        step = step._replace(counts=_counting(learner, step.y, step.counts))
+        gradients, found = _each(learner, params.detach(), step)
+        rows = encode(gradients.flatten(0, 1), step.keys.flatten()).masked_fill_(~step.counts.flatten()[:, None], 0)
+        rows = rows.view(len(params), width, -1).sum(1)
+        total = rows if total is None else total.add_(rows)
+        losses += torch.where(step.counts, found, 0.0).sum(1)
+        counted += step.counts.sum(1)
+    assert total is not None
+    return ClippedSums(total, losses / counted.clamp_min(1))
 
 
 def _counting(learner: FlatModel, y: Tensor, real: Tensor) -> Tensor:

@@ -27,15 +27,21 @@ def record_batches(data: Shard, rnd: Round, kind: str, batch: int, steps: int, r
 
     A client that has no more than `batch` records reads them all, every time.
     """
+    width = record_width(max(data.size.tolist(), default=0), kind, batch) if data.slots else 1
+    for drawn in drawn_records(data, rnd, kind, batch, steps, rate):
+        yield side_by_side(data, drawn, width)
+
+
+def drawn_records(
+    data: Shard, rnd: Round, kind: str, batch: int, steps: int, rate: float | None = None
+) -> Iterator[list[np.ndarray]]:
+    """The same draws as numbers of each client's own records."""
     if data.own is None:
         raise UsageError(
             "Batches of records are drawn from the clients' own secrets, and this shard has none (Shard.own): a local update that "
             "wraps DpSgd must say so, draws_its_own = True."
         )
-    words = data.own.words("records", rnd.index)
-    sizes = data.size.tolist()
-    starts = data.start.clamp_max(max(len(data.x) - 1, 0))  # of a client without records, which reads nothing
-    width = record_width(max(sizes, default=0), kind, batch) if data.slots else 1
+    words, sizes = data.own.words("records", rnd.index), data.size.tolist()
     ahead = max(1, _AHEAD // max(1, sum(sizes)))
     for first in range(0, steps, ahead):
         some = min(ahead, steps - first)
@@ -43,21 +49,40 @@ def record_batches(data: Shard, rnd: Round, kind: str, batch: int, steps: int, r
             drawn = [_draws(words, c, m, min(batch, m), kind == "poisson", some) for c, m in enumerate(sizes)]
         else:
             drawn = [[_by_coin(words, c, m, rate) for _ in range(some)] for c, m in enumerate(sizes)]
-        for step in range(some):
-            yield _as_batch([rows[step] for rows in drawn], starts, width)
+        yield from ([rows[step] for rows in drawn] for step in range(some))
 
 
-def blocks_of_records(data: Shard, rnd: Round, rate: float, width: int, least: int) -> Iterator[Batch]:
-    """One draw of every client's records, each by its own coin of chance `rate`: blocks of `width` rows a client.
+def side_by_side(data: Shard, chosen: list[np.ndarray], least: int = 1) -> Batch:
+    """Each client's chosen records, by number, as they come."""
+    width = max(least, max((len(rows) for rows in chosen), default=1))
+    rows, real = (np.zeros((len(chosen), width), dtype=kind) for kind in (np.int64, bool))
+    for client, own in enumerate(chosen):
+        rows[client, : len(own)], real[client, : len(own)] = own, True
+    return _of_rows(rows, real, _starts(data))
 
-    There are `least` blocks, however few records were drawn; more where these do not hold them.
+
+def in_places(data: Shard, chosen: list[np.ndarray], width: int, blocks: int = 1) -> Batch:
+    """Each client's chosen records, by number, in blocks of `width` rows: at least so many, and more where that takes more.
+
+    In a block a record has a place of its own, its number modulo `width`, whoever else was chosen: in the same shape and at the
+    same place the arithmetic is the same to the last bit, so what comes of a record depends on no other.
     """
-    assert data.own is not None
-    words, starts = data.own.words("records", rnd.index), data.start.clamp_max(max(len(data.x) - 1, 0))
-    drawn = [_by_coin(words, c, size, rate) for c, size in enumerate(data.size.tolist())]
-    blocks = max(least, *(-(-len(rows) // width) for rows in drawn)) if drawn else 0
-    for first in range(0, blocks * width, width):
-        yield _as_batch([rows[first : first + width] for rows in drawn], starts, width)
+    turns = [_turns(own % width) for own in chosen]
+    blocks = max([blocks, *(int(turn.max()) + 1 for turn in turns if len(turn))])
+    rows, real = (np.zeros((len(chosen), blocks * width), dtype=kind) for kind in (np.int64, bool))
+    for client, (own, turn) in enumerate(zip(chosen, turns, strict=True)):
+        at = turn * width + own % width
+        rows[client, at], real[client, at] = own, True
+    return _of_rows(rows, real, _starts(data))
+
+
+def _turns(places: np.ndarray) -> np.ndarray:
+    """How many before it ask for the same place."""
+    order = np.argsort(places, kind="stable")
+    ordered = places[order]
+    turns = np.empty_like(places)
+    turns[order] = np.arange(len(places)) - np.searchsorted(ordered, ordered)
+    return turns
 
 
 def _by_coin(words: OwnWords, client: int, size: int, rate: float) -> np.ndarray:
@@ -82,10 +107,11 @@ def _draws(words: OwnWords, client: int, size: int, batch: int, poisson: bool, s
     return list(np.sort(np.argpartition(coins, batch - 1, axis=1)[:, :batch], axis=1))
 
 
-def _as_batch(chosen: list[np.ndarray], starts: torch.Tensor, least: int = 1) -> Batch:
-    """Ragged choices side by side; a padded row repeats the client's first record and is not real."""
-    width = max(least, max((len(rows) for rows in chosen), default=1))
-    rows, real = np.zeros((len(chosen), width), dtype=np.int64), np.zeros((len(chosen), width), dtype=bool)
-    for client, own in enumerate(chosen):
-        rows[client, : len(own)], real[client, : len(own)] = own, True
+def _of_rows(rows: np.ndarray, real: np.ndarray, starts: torch.Tensor) -> Batch:
+    """A padded row repeats the client's first record and is not real."""
     return Batch(torch.from_numpy(rows).to(starts.device) + starts[:, None], torch.from_numpy(real).to(starts.device))
+
+
+def _starts(data: Shard) -> torch.Tensor:
+    """Where clients' records begin: somewhere, too, for one without records, which reads nothing."""
+    return data.start.clamp_max(max(len(data.x) - 1, 0))

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -147,10 +146,7 @@ def _distribution(plan: Plan, phase: Phase, step: float) -> tuple[Any, str]:
     reach, gap = shift(plan, phase, Relation.ADD_REMOVE), shift(plan, phase, Relation.REPLACE_ONE)
     if isinstance(sampling, say.PoissonSampling | say.SecretParticipation):
         name = "Poisson sampling" if isinstance(sampling, say.PoissonSampling) else "secret participation"
-        if plan.relation is Relation.REPLACE_ONE and say.SkellamNoise in kinds:
-            one = _replaced_by_coin(reach, gap, max(sampling.rate, _SELDOM), step)
-        else:
-            one = _poisson(1.0 / reach, max(sampling.rate, _SELDOM), plan.relation is Relation.REPLACE_ONE, step)
+        one = _poisson(1.0 / reach, max(sampling.rate, _SELDOM), plan.relation is Relation.REPLACE_ONE, step)
     elif isinstance(sampling, say.FixedSampling):
         name = "fixed-size sampling"
         if plan.relation is Relation.ADD_REMOVE:  # exactly Poisson's pair at the doubled shift (Lebeda et al. 2024)
@@ -165,7 +161,8 @@ def _distribution(plan: Plan, phase: Phase, step: float) -> tuple[Any, str]:
 
 @lru_cache(maxsize=64)
 def _poisson(noise: float, rate: float, replaced: bool, step: float, above: bool = True) -> Any:
-    """One round of the Poisson-sampled Gaussian, estimated from above or below.
+    """One round of the Poisson-sampled Gaussian, estimated from above or below; why it stands for Skellam noise under
+    REPLACE_ONE, too, where three laws meet: `hush.privacy.skellam`.
 
     The library itself doubles the sensitivity for REPLACE_ONE, in its PLD.
     """
@@ -184,45 +181,14 @@ def _poisson(noise: float, rate: float, replaced: bool, step: float, above: bool
 def _replaced_in_fixed_size(shift: float, rate: float, step: float) -> Any:
     """The dominating pair of a Gaussian of mean shift `shift` under sampling without replacement.
 
-    Its profile is delta'(log(1 + q(e^eps - 1))) = q delta(eps) (Balle, Barthe, Gaboardi 2018).
+    Its profile is delta'(log(1 + q(e^eps - 1))) = q delta(eps) (Balle, Barthe, Gaboardi 2018), completed to negative eps by
+    symmetry (Zhu, Dong, Wang 2022), discretised pessimistically.
     """
 
     def log_profile(eps: np.ndarray) -> np.ndarray:
-        return np.asarray(np.log(rate) + log_gaussian_delta(_before_sampling(eps, rate), shift))
+        inner = np.where(eps > 100, eps - np.log(rate), np.log1p(np.expm1(np.minimum(eps, 100)) / rate))
+        return np.asarray(np.log(rate) + log_gaussian_delta(inner, shift))
 
-    return _symmetric(log_profile, step)
-
-
-@lru_cache(maxsize=16)
-def _replaced_by_coin(reach: float, gap: float, rate: float, step: float) -> Any:
-    """What dominates (1 - q) P + q Q against (1 - q) P + q R, where any two of P, Q, R are told apart no better than Gaussians.
-
-    By advanced joint convexity (Balle, Barthe, Gaboardi 2018, theorem 2) delta'(eps') = q D(Q, (1 - b) P + b R) at eps, with
-    eps' = log(1 + q(e^eps - 1)) and b = e^(eps' - eps); and that is at most q ((1 - b) D(Q, P) + b D(Q, R)). So it holds for
-    Skellam noise, too, whose Gaussian stands for two laws at a time.
-    """
-
-    def log_profile(eps: np.ndarray) -> np.ndarray:
-        inner = _before_sampling(eps, rate)
-        log_b = np.minimum(eps - inner, 0.0)
-        with np.errstate(divide="ignore"):
-            log_rest = np.log(-np.expm1(log_b))
-        either = np.logaddexp(log_rest + log_gaussian_delta(inner, reach), log_b + log_gaussian_delta(inner, gap))
-        return np.asarray(np.log(rate) + either)
-
-    return _symmetric(log_profile, step)
-
-
-def _before_sampling(eps: np.ndarray, rate: float) -> np.ndarray:
-    """log(1 + (e^eps - 1)/q)."""
-    return np.asarray(np.where(eps > 100, eps - np.log(rate), np.log1p(np.expm1(np.minimum(eps, 100)) / rate)))
-
-
-def _symmetric(log_profile: Callable[[np.ndarray], np.ndarray], step: float) -> Any:
-    """The distribution of a profile that holds for a pair and its reverse, given for eps >= 0.
-
-    It is completed to negative eps by symmetry (Zhu, Dong, Wang 2022), and discretised pessimistically.
-    """
     top = 1.0
     while log_profile(np.array([top]))[0] > -55 and top < 5000:
         top *= 1.25

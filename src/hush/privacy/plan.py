@@ -14,8 +14,8 @@ from hush.local.dp_sgd import DpSgd
 from hush.privacy import vocabulary as say
 from hush.privacy.bounds import Bit, L2Ball
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.record_plan import FAST, has_own_noise, record_plan, refuse_unproved, what_a_record_is
-from hush.privacy.summed_records import SECRET_COINS, refuse_unproved_sums, summed_plan
+from hush.privacy.record_plan import EXACT, FAST, has_own_noise, record_plan, refuse_unproved, what_a_record_is
+from hush.privacy.summed_records import SECRET_COINS, local_fix, refuse_unproved_sums, summed_plan
 from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
 from hush.secagg.parameters import SECURITY_BITS, SMALL
 from hush.transforms import BinomialMechanism, Discretize, ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
@@ -23,10 +23,6 @@ from hush.transforms import BinomialMechanism, Discretize, ExactNoise, Gaussian,
 TRUSTED = "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds"
 HIDDEN = "nobody else learns who took part in a round, and the rate or size of cohorts was fixed beforehand"
 PUBLIC_EXAMPLES = "the public examples, which shape what is released, belong to nobody that this statement speaks of"
-EXACT = (
-    "AES-256 is a good cipher (each draw of the noise is exact to 2^-100, which adds less than 1e-12 to delta for a billion draws "
-    "up to epsilon 20; each {unit}'s norm was checked in integers)"
-)
 SHARES = (
     "every contacted client sends its share of the noise in every round, and the shares of honest clients that answer carry the "
     "noise in full (in this simulation it is drawn once, on the sum)"
@@ -349,11 +345,12 @@ def with_noise(method: Method, multiplier: float) -> Method:
 
 def with_secure_noise(method: Method, cohort: Cohort) -> Method:
     """The same method on integers, under exact noise from a cryptographic stream; Skellam where it comes in shares."""
-    if isinstance(method.local, DpSgd) and has_own_noise(method) and method.local.noise != 0:
-        raise NoGuarantee(
-            f"{method.name} draws noise inside local training, in floating point so far: it has no secure noise mode.",
-            "Use --noise-mode fast, whose statement says what it assumes, or a method with noise on the sum.",
-        )
+    local = method.local
+    if isinstance(local, DpSgd) and has_own_noise(method) and local.noise != 0:
+        if type(local) is not DpSgd:
+            why = getattr(local, "no_proof", f"{type(local).__name__} is not the local training that was proved.")
+            raise NoGuarantee(f"{why} So it has no secure noise mode.", f"{local_fix(local)} Or use --noise-mode fast.")
+        return replace(method, local=replace(local, exact=True))
     if any(isinstance(part, MessageGaussian) for part in method.pipeline.parts):
         raise NoGuarantee(
             f"{method.name} draws noise on every message, in floating point so far: it has no secure noise mode.",

@@ -9,7 +9,13 @@ m |j|_2: some random map takes N(0, 1) and N(m |j|_2, 1) to the two laws. No sma
 
 So Skellam noise has every guarantee of the Gaussian of standard deviation 1/m: in the loss, in Renyi divergences, alone or composed
 adaptively, where P and (1 - q) P + q Q are told apart (one map takes both pairs), after any post-processing. The map is of pairs:
-where three laws meet, as coins and replacement make them do, it is used pair by pair (`losses._replaced_by_coin`).
+where three laws meet, as coins and replacement make them do, another lemma is needed.
+
+*Coins and replacement.* Let P, Q, R be the laws of a sum without a record, with it, and with another in its place, and c >= 1. For
+a = (c - 1)(1 - q)/q, ((1 - q) P + q Q) - c ((1 - q) P + q R) = q (Q - a P - c R), whose positive part is at most that of
+q (s Q - a P) and that of q ((1 - s) Q - c R) together, for every s in [0, 1]: a sum of losses of pairs, which are at most the
+Gaussians'. For Gaussians Q, P, R in this order on a line, Q - a P - c R is positive up to some place; with s the a P / Q there, the
+other two are positive up to the very same place, and the bound is attained. So Skellam noise has the guarantee of those Gaussians.
 
 *Reduction* (Dong, Roth, Su 2019). X is log-concave, so the best tests of X against X + 1 are thresholds: their errors are the
 points (1 - F(k), F(k - 1)), and chords between these. The Gaussian's curve is convex, so it lies below if it does at the points,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hush.errors import UsageError
-from hush.random import derive
+from hush.random import derive, keys_of, uniform
 from hush.tasks.clients import Clients, Examples
 from hush.tasks.partition import NO_NATURE, Index, partition
 from hush.tasks.raw import Raw
@@ -135,7 +135,7 @@ def _each_its_own(raw: Raw, split: str, clients: int | None, public: int, seed: 
     persons = _everybodys(raw)
     what = "examples" if persons is None else "persons"
     notes.append(f"80% of each client's {what} train, 10% validate, 10% test: figures are of the clients' own")
-    train, test, validation = zip(*(_in_three(part, persons) for part in mine), strict=True)
+    train, test, validation = zip(*(_in_three(part, persons, derive(seed, 15)) for part in mine), strict=True)
     return Dealt(
         _clients(every, train, persons),
         _clients(every, test),
@@ -172,15 +172,15 @@ def _everybodys(raw: Raw) -> Tensor | None:
     return torch.cat([raw.persons, raw.test_persons])
 
 
-def _in_three(part: Tensor, persons: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """80%, 10% and 10% of a client's shuffled rows; of its persons, where they are known: nobody is judged by his own rows."""
-    turn = torch.arange(len(part))
-    if persons is not None:
-        _, place = torch.unique(persons[part], return_inverse=True)
-        first = torch.full((int(place.max()) + 1 if len(place) else 0,), len(part)).scatter_reduce(0, place, turn, "amin")
-        turn = first.argsort().argsort()[place]  # persons in the order in which the shuffle has them
-    tenth = (int(turn.max()) + 1 if len(turn) else 0) // 10
-    return part[turn >= 2 * tenth], part[(turn >= tenth) & (turn < 2 * tenth)], part[turn < tenth]
+def _in_three(part: Tensor, persons: Tensor | None, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """80%, 10% and 10% of a client's shuffled rows; or of its persons, each by a coin of its own: nobody is judged by her own rows,
+    and how many rows one has moves nobody else."""
+    if persons is None:
+        tenth, share = len(part) // 10, torch.arange(len(part))
+    else:
+        part = part.sort().values  # as the table has them
+        tenth, share = 1, 10 * uniform(keys_of(seed, persons[part]), ())
+    return part[share >= 2 * tenth], part[(share >= tenth) & (share < 2 * tenth)], part[share < tenth]
 
 
 def _clients(examples: Examples, parts: Sequence[Tensor], persons: Tensor | None = None) -> Clients:

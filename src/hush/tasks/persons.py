@@ -1,6 +1,7 @@
 """All rows of one person at a client, as one example: what a method that protects records then protects is the person.
 
-What a person's example is depends on that person's rows alone: not on their order, and not on who else there is.
+What a person's example is depends on that person's rows alone: not on their order, and not on who else there is. Persons come in
+the order in which a client's table names them first, so that one in another's place moves nobody from hers.
 """
 
 from __future__ import annotations
@@ -56,13 +57,17 @@ def grouped(train: Clients, most: int) -> Grouped:
     order = np.lexsort((marks, persons, owner))
     new = np.ones(len(order), dtype=bool)
     new[1:] = (np.diff(owner[order]) != 0) | (np.diff(persons[order]) != 0)
-    first, number = np.flatnonzero(new), np.cumsum(new) - 1
-    place = np.arange(len(order)) - first[number]
-    rows, real = np.repeat(order[first][:, None], most, 1), np.zeros((len(first), most), dtype=bool)
+    first, group = np.flatnonzero(new), np.cumsum(new) - 1
+    place = np.arange(len(order)) - first[group]
+    named = (np.minimum.reduceat(order, first) if len(first) else first).argsort(kind="stable")
+    starts, slot = order[first[named]], np.empty_like(named)
+    slot[named] = np.arange(len(named))
+    rows, real = np.repeat(starts[:, None], most, 1), np.zeros((len(starts), most), dtype=bool)
     kept = place < most
-    rows[number[kept], place[kept]], real[number[kept], place[kept]] = order[kept], True
-    sizes = np.bincount(owner[order[first]], minlength=train.count)
-    return Grouped(*map(torch.from_numpy, (rows, real, sizes, persons[order[first]])))
+    at = (slot[group[kept]], place[kept])
+    rows[at], real[at] = order[kept], True
+    sizes = np.bincount(owner[starts], minlength=train.count)
+    return Grouped(*map(torch.from_numpy, (rows, real, sizes, persons[starts])))
 
 
 def by_person(learner: FlatModel, train: Clients, groups: Grouped) -> Placed:

@@ -11,6 +11,7 @@ from torch import Tensor
 from hush.core import Bound, Public, Round, State, Transform, Wire
 from hush.errors import UsageError
 from hush.random import fold, uniform
+from hush.rows import wide
 from hush.secret import Secret
 from hush.transforms.clip import scale_after
 from hush.transforms.modulo import grid_bits
@@ -57,11 +58,9 @@ class Discretize(Transform):
         return int(2**self.bits)
 
     def encode(self, x: Tensor, rnd: Round, keys: Tensor, public: Public) -> Tensor:
-        y = x.double() * self._scale(x.shape[1])
-        y = torch.where(torch.isfinite(y).all(1, keepdim=True), y, 0.0).clamp(-self.radius, self.radius)
         if self.nearest:
-            near = y.round().long()
-            return torch.where(self._fits(near), near, self._towards_zero(y))
+            return self._to_nearest(x)
+        y = self._scaled(x)
         low, rounded = y.floor(), torch.zeros_like(y, dtype=torch.int64)
         left = torch.arange(len(y), device=y.device)
         for again in range(_TRIES):
@@ -73,6 +72,20 @@ class Discretize(Transform):
             if not len(left):
                 return rounded
         rounded[left] = self._towards_zero(y[left])
+        return rounded
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        y = x.double() * self._scale(x.shape[1])
+        return torch.where(torch.isfinite(y).all(1, keepdim=True), y, 0.0).clamp(-self.radius, self.radius)
+
+    def _to_nearest(self, x: Tensor) -> Tensor:
+        """In float32 where rows are: it holds all whole numbers up to the radius. What does not fit is done again, towards zero."""
+        y = wide(x) * self._scale(x.shape[1])
+        broken = ~torch.isfinite(y.sum(1))
+        rounded = y.clamp_(-self.radius, self.radius).round_().long()
+        again = ~self._fits(rounded)[:, 0] | broken
+        if bool(again.any()):
+            rounded[again] = self._towards_zero(self._scaled(x[again]))
         return rounded
 
     def _towards_zero(self, y: Tensor) -> Tensor:
@@ -89,6 +102,10 @@ class Discretize(Transform):
             return self
         rows = 0 if self.spread else self.rows  # how thin they are spread is not known yet
         return replace(self, bits=grid_bits(self.modulus, multiplier * self.louder, rows))
+
+    def step(self, entries: int) -> float:
+        """What one whole number stands for."""
+        return 1.0 / self._scale(entries)
 
     def check(self, entries: int) -> None:
         """Refuse rows of so many entries that no grid of these bits can hold."""
