@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,7 @@ from hush.audit.summed_records import neighbour_check, watch_sums
 from hush.cohort import FixedSize, Rotation
 from hush.core import Method
 from hush.local import record_gradients, records
-from hush.local.records import blocks_of_records
-from hush.local.sgd import Batch
+from hush.local.per_example import encoded_sums
 from hush.privacy.shares import SecureSum, as_summed, with_secure_sum
 from hush.privacy.vocabulary import Enrolled
 from hush.transforms import Discretize, ExactNoise
@@ -62,12 +60,11 @@ def test_shares_that_add_up_to_too_little_are_caught(monkeypatch: pytest.MonkeyP
 
 
 def test_a_record_that_counts_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(*given: Any) -> Iterator[Batch]:
-        for batch in blocks_of_records(*given):
-            yield batch
-            yield Batch(batch.rows, batch.real)
+    def twice(learner: Any, at: Tensor, x: Tensor, y: Tensor, real: Tensor, keys: Tensor, numbers: Tensor, *more: Any) -> Any:
+        x, y, real, numbers = (torch.cat([rows, rows], 1) for rows in (x, y, real, numbers))
+        return encoded_sums(learner, at, x, y, real, keys, numbers, *more)
 
-    monkeypatch.setattr(record_gradients, "blocks_of_records", twice)
+    monkeypatch.setattr(record_gradients, "encoded_sums", twice)
     assert "clip" in wrong(audited(scenes=()))
 
 

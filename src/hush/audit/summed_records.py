@@ -222,7 +222,7 @@ def neighbour_check(method: Method, task: Task) -> Check:
         return rows[-1].clone()
 
     some = data._replace(size=torch.tensor([few]))
-    message = local.with_everybody().messages(run.data.learner, params, some, rnd, keys, encode).updates[0]
+    message = replace(local, rate=1.0).messages(run.data.learner, params, some, rnd, keys, encode).updates[0]
     each = torch.cat(rows)[:few]
     exact, worst = torch.equal(message, each.sum(0)), float(each.double().norm(dim=1).max()) / float(find_noise(run.method)[1].l2)
     told = (
@@ -297,5 +297,5 @@ def _without(run: Run, now: Snapshot, ids: Tensor, sizes: Tensor) -> Tensor:
     def encode(x: Tensor, own: Tensor) -> Tensor:
         return run.method.pipeline.encode(x, rnd, own, public)
 
-    total = local.with_everybody().messages(run.data.learner, now.params, real, rnd, keys, encode).updates.sum(0).double()
+    total = replace(local, rate=1.0).messages(run.data.learner, now.params, real, rnd, keys, encode).updates.sum(0).double()
     return _laid_out(run, total * local.rate, rnd, public) / rnd.cohort
