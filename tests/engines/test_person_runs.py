@@ -115,6 +115,12 @@ def test_other_methods_for_records_protect_persons_too(method: hush.Method) -> N
     assert (result.unit, result.view) == ("person", "messages")
 
 
+def test_persons_under_exact_noise() -> None:
+    result = hush.simulate(methods.dp_sgd(noise=1.0), task(APART), rounds=2, cohort=1, noise_mode="secure")
+    assert (result.unit, result.noise_mode) == ("person", "secure")
+    assert any("each person's norm was checked in integers" in line for line in result.guarantee.assumptions)  # type: ignore[union-attr]
+
+
 def test_frozen_layers_are_computed_once_for_every_row() -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
     model[0].requires_grad_(False)
