@@ -16,9 +16,12 @@ from hush.engines.flower.bundles import unbundle
 from hush.engines.flower.reach import is_let_in, refusal
 from hush.engines.flower.superlink import SuperLink
 from hush.engines.simulation import train
+from hush.errors import HushError
 from hush.experiment import resolve
 from hush.federation import letters, trial
+from hush.federation.folders import INVITATION, ClientFolder, ServerFolder
 from hush.federation.keys import make_node_key
+from hush.federation.members import Members
 from hush.federation.propose import propose, ready, resolved, task_of
 from hush.federation.server import Patience, RemoteFederation
 
@@ -199,3 +202,18 @@ def wait_for(done, seconds: float) -> None:
     while not done() and time.monotonic() < until:
         time.sleep(0.2)
     assert done()
+
+
+def test_who_cannot_be_registered_is_named(tmp_path: Path) -> None:
+    """Of a roster from before node keys were looked at."""
+    home = ServerFolder.init(tmp_path / "server", "study", f"127.0.0.1:{process.free_port()}")
+    card = ClientFolder.enroll(tmp_path / "client", home.path / INVITATION, "hospital-a").card
+    members = Members(card.server, (replace(card, node="ecdsa-sha2-nistp384 AAAA"),))
+    (logs := tmp_path / "logs").mkdir()
+    carrier = SuperLink(home, members, logs)
+    try:
+        carrier._write_connection()
+        with pytest.raises(HushError, match=r"'hospital-a' cannot be registered: .* hush federation remove .* hospital-a"):
+            carrier._register()
+    finally:
+        carrier.close()

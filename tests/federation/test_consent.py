@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from hush.cli.client import Consent
 from hush.errors import HushError
 from hush.federation import letters
+from hush.federation import proposal as proposal_module
 from hush.federation.consent import Policy, words
+from hush.federation.data import Held
+from hush.federation.diary import Before
 from hush.federation.folders import ClientFolder, ServerFolder
 from hush.federation.member import Member
 from hush.federation.members import Card, Members
-from hush.federation.proposal import Agreement, Proposal, agree
+from hush.federation.proposal import Agreement, Examples, Proposal, agree
 from hush.privacy.guarantee import at_least
 from hush.secagg.identity import Identity
 from tests.federation.conftest import MakeWorld
@@ -63,9 +68,22 @@ def test_all_runs_together_cost_what_one_may_unless_it_is_said(told: Agreement) 
     assert told.proof.server is not None
     epsilon, roster = told.proof.server.epsilon, told.proposal.members.fingerprint
     own = Policy(epsilon=1.5 * epsilon, roster=roster)
-    assert own.objection(told, before=0.4 * epsilon) is None
-    assert "epsilon in all runs" in str(own.objection(told, before=0.6 * epsilon))
-    assert replace(own, epsilon_in_all=9 * epsilon).objection(told, before=7.9 * epsilon) is None
+    assert own.objection(told, Before(0.4 * epsilon)) is None
+    assert "epsilon in all runs" in str(own.objection(told, Before(0.6 * epsilon)))
+    assert replace(own, epsilon_in_all=9 * epsilon).objection(told, Before(7.9 * epsilon)) is None
+
+
+def test_runs_that_cost_hardly_any_epsilon_cost_their_delta(told: Agreement) -> None:
+    """Two thousand runs of epsilon 0 at delta 0.01 are not private at all."""
+    assert told.proof is not None
+    assert told.proof.server is not None
+    delta, roster = told.proof.server.delta, told.proposal.members.fingerprint
+    own = Policy(delta=2 * delta, roster=roster)
+    assert own.objection(told, Before(0.0, delta)) is None
+    assert "delta in all runs" in str(own.objection(told, Before(0.0, 1.1 * delta)))
+    more = replace(own, delta_in_all=10 * delta)
+    assert more.objection(told, Before(0.0, math.fsum([delta] * 9))) is None
+    assert "delta in all runs" in str(more.objection(told, Before(0.0, math.fsum([delta] * 10))))
 
 
 def around(told: Agreement) -> dict[str, tuple[Any, Any, str]]:
@@ -79,8 +97,11 @@ def around(told: Agreement) -> dict[str, tuple[Any, Any, str]]:
         "methods": (("skellam", "dp-fedavg"), ("skellam",), "the method would be dp-fedavg"),
         "smallest_cohort": (4, 5, "the number of clients in a sum would be 4, and 5 is the least"),
         "epsilon_in_all": (epsilon, epsilon * 0.999, "epsilon in all runs would be"),
+        "delta_in_all": (told.proof.server.delta, told.proof.server.delta * 0.999, "delta in all runs would be"),
         "corrupted": (0.1, 0.11, "may help the server would be 0.1"),
         "participations": (3, 2, "sums that this client is in would be 3"),
+        "parameters": (4_810, 4_809, "the number of parameters would be 4,810, and 4,809 is the most"),
+        "steps": (2, 1, "the steps of a round's training would be 2, and 1 is the most"),
         "rounds": (3, 2, "rounds would be 3"),
         "features": (("x", "z"), ("z",), "a column that is read would be x"),
         "target": ("y", "income", "the target would be y"),
@@ -91,12 +112,12 @@ def around(told: Agreement) -> dict[str, tuple[Any, Any, str]]:
 
 def test_every_key_of_a_policy_says_yes_on_one_side_and_no_on_the_other(told: Agreement, tmp_path: Path) -> None:
     cases = around(told)
-    assert {*cases, "unproved"} == set(Policy.__dataclass_fields__)
-    known = f'roster = "{told.proposal.members.fingerprint}"\n'
+    assert {*cases, "unproved", "passes"} == set(Policy.__dataclass_fields__)
+    known = {"roster": told.proposal.members.fingerprint, "target": "y"}
     path = tmp_path / "policy.toml"
     for key, (inside, outside, why) in cases.items():
         for value, objects in ((inside, False), (outside, True)):
-            path.write_text(f"{key} = {json.dumps(value)}\n" + (known if key != "roster" else ""))
+            path.write_text("".join(f"{name} = {json.dumps(said)}\n" for name, said in (known | {key: value}).items()))
             objection = Policy.read(path).objection(told)
             assert (objection is not None) == objects, key
             assert objection is None or why in objection
@@ -115,7 +136,54 @@ def test_a_table_of_which_all_columns_are_read_needs_a_policy_that_names_none(ma
     everything = replace(told, proposal=replace(made.proposal, examples=replace(made.proposal.examples, features=None)))
     roster = everything.proposal.members.fingerprint
     assert Policy(roster=roster).objection(everything) is None
-    assert "(all columns)" in str(Policy(features=("x",), roster=roster).objection(everything))
+    assert "(all columns)" in str(Policy(features=("x",), target="y", roster=roster).objection(everything))
+
+
+def test_passes_over_rows_are_limited_where_no_number_of_steps_is(made: World) -> None:
+    roster = made.proposal.members.fingerprint
+
+    def with_(**own: Any) -> Agreement:
+        told = dict(made.proposal.run.set) | {"local_steps": None} | own
+        return agree(changed(made.proposal, set={key: value for key, value in told.items() if value is not None}))
+
+    for own, words_, objects in (
+        ({"local_epochs": 5}, "5 passes over your rows.", False),
+        ({"local_epochs": 1}, "1 pass over your rows.", False),
+        ({"local_epochs": 6}, "6 passes over your rows.", True),
+        ({"local_epochs": 10**9, "batch_size": 2**31 - 1}, "1,000,000,000 passes over your rows.", True),
+        ({"local_epochs": 10**9, "max_local_steps": 20}, "for 20 steps.", False),
+        ({"local_epochs": 6, "max_local_steps": 21}, "6 passes over your rows, 21 steps at most.", True),
+        ({"local_steps": 10**9}, "1,000,000,000 steps.", True),
+    ):
+        told = with_(**own)
+        assert any(words_ in line for line in words(told, 0))
+        objection = Policy(roster=roster, steps=20, passes=5).objection(told)
+        assert (objection is not None) == objects, own
+        assert Policy(roster=roster).objection(told) is None or "1,000,000,000" in str(objection)
+
+
+def test_a_message_of_many_more_numbers_than_the_model_is_objected_to(told: Agreement) -> None:
+    """A sketch may be as large as a server likes."""
+    most = Policy(roster=told.proposal.members.fingerprint, parameters=told.proposal.parameters)
+    large = replace(told, terms=replace(told.terms, entries=2 * told.proposal.parameters + 1))
+    assert most.objection(told) is None
+    assert "the numbers in a message would be 9,621, and 9,620 is the most" in str(most.objection(large))
+
+
+def test_the_smallest_sum_is_one_of_those_who_are_still_there(world: MakeWorld) -> None:
+    """Of ten clients of whom half may vanish, sums of five are opened."""
+    told = agree(world(clients=10, rounds=1, noise=20.0, tolerate=0.5).proposal)
+    policy = Policy(roster=told.proposal.members.fingerprint)
+    assert replace(policy, smallest_cohort=5).objection(told) is None
+    assert "clients in a sum would be 5, and 6 is the least" in str(replace(policy, smallest_cohort=6).objection(told))
+
+
+def test_a_policy_that_names_features_names_the_target(tmp_path: Path) -> None:
+    """Or a server has any other column learned."""
+    path = tmp_path / "policy.toml"
+    path.write_text('features = ["x"]\n')
+    with pytest.raises(HushError, match=r"policy\.toml: .* names the target, too"):
+        Policy.read(path)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +247,10 @@ def asked(world: World, proposal: Proposal | str, decide: Any = None, number: in
     """A client's answer to a proposal, and what it was asked to decide."""
     seen: list[Agreement] = []
 
-    def decided(told: Agreement, me: int, before: float) -> Any:
-        seen.append(told)
-        return True if decide is None else decide
+    def decided(told: Agreement, me: int, before: Before) -> Any:
+        if not before.agreed:
+            seen.append(told)
+        return True if decide is None or before.agreed else decide
 
     world.members[number] = world.member(number, decide=decided)
     text = proposal if isinstance(proposal, str) else proposal.to_json()
@@ -269,15 +338,94 @@ def test_what_nothing_is_proved_of_is_refused_before_anybody_is_asked(made: Worl
     refuses(made, changed(made.proposal, secure=False), "In a federation the sum is secure")
     refuses(made, changed(made.proposal, sampling="poisson"), "amplifies nothing")
     refuses(made, changed(made.proposal, masks="amortised"), "Amortised masks")
+    refuses(made, changed(made.proposal, dtype="nn"), "dtype must be float32 or float64")
     refuses(made, changed(made.proposal, clients=7), "The roster has 4 clients")
     refuses(made, changed(made.proposal, method="fedavg", set={}, noise=None), "adds no noise")
     refuses(made, changed(made.proposal, method="nosuch"), "nosuch")
 
 
 def test_a_model_of_another_size_than_was_said_is_refused(made: World) -> None:
-    answer, _ = asked(made, replace(made.proposal, parameters=made.proposal.parameters + 1))
-    assert answer.head["kind"] in ("refused", "no")
-    assert not answer.pieces
+    refuses(
+        made, replace(made.proposal, parameters=made.proposal.parameters + 1), "4,810 parameters here, and the server says 4,811"
+    )
+
+
+class Builds:
+    """What is done for a proposal, in its order: models made (how many weights have memory), rows looked at, questions."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[Any] = []
+        build, examples = proposal_module.build_model, Held.examples
+
+        def made(*given: Any) -> Any:
+            network = build(*given)
+            self.seen.append(sum(p.numel() for p in network.parameters() if p.device.type != "meta"))
+            return network
+
+        def looked(held: Held, told: Examples) -> Any:
+            self.seen.append("rows")
+            return examples(held, told)
+
+        monkeypatch.setattr(proposal_module, "build_model", made)
+        monkeypatch.setattr(Held, "examples", looked)
+
+    def decide(self, told: Agreement, number: int, before: float) -> bool:
+        self.seen.append("asked")
+        return True
+
+
+def test_no_weight_is_made_and_no_row_read_before_a_yes(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a clock tells whether the rows fit, of a proposal that is refused at no cost; and one letter takes all memory."""
+    builds = Builds(monkeypatch)
+    made.members[0] = made.member(0, decide=builds.decide)
+    huge = replace(made.proposal, examples=replace(made.proposal.examples, classes=10**12))
+    assert made.propose(0, huge.to_json()).head["kind"] == "refused"
+    assert builds.seen == [0]
+
+
+@pytest.mark.parametrize("fit", [True, False])
+def test_one_model_is_made_whether_the_rows_fit_or_not(fit: bool, world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world()
+    if not fit:
+        save_file({"x": torch.zeros(50, 1, 8, 8), "y": torch.full((50,), 77)}, made.data(0))
+    builds = Builds(monkeypatch)
+    made.members[0] = made.member(0, decide=builds.decide)
+    assert made.propose(0).head["kind"] == "yes"
+    assert builds.seen == [0, "asked", 4_810, "rows"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dtype", "nn"),
+        ("dtype", "no_such"),
+        ("dtype", "complex64"),
+        ("shape", [-3]),
+        ("shape", [0]),
+        ("shape", ["a"]),
+        ("shape", [True]),
+        ("shape", [2**12, 2**13]),
+        ("shape", [1] * 9),
+        ("classes", 0),
+        ("classes", True),
+        ("classes", 2.0),
+        ("target", 5),
+        ("target", ["y"]),
+        ("features", [5]),
+        ("features", [["x"]]),
+        ("categories", [1]),
+        ("categories", {"x": 5}),
+        ("categories", {"x": [None]}),
+        ("mean", [0.5]),
+        ("mean", ["a"]),
+        ("numbers", 1),
+    ],
+)
+def test_examples_that_there_cannot_be_are_refused_before_anybody_is_asked(made: World, name: str, value: Any) -> None:
+    told = json.loads(made.proposal.to_json())
+    assert told["examples"][name] != value or type(told["examples"][name]) is not type(value)
+    told["examples"][name] = value
+    refuses(made, json.dumps(told, sort_keys=True, separators=(",", ":")), f"cannot be, by their {name}")
 
 
 def test_no_is_no_and_later_is_later(made: World) -> None:
@@ -333,6 +481,23 @@ def test_a_server_that_sums_under_other_terms_than_it_proposed_gets_nothing(worl
         assert federation._server.ready(0) == set(), "keys are signed for the terms"
         assert any("not signed" in line or "signature" in line for line in made.heard)
         made.heard.clear()
+
+
+def test_a_policy_that_became_stricter_is_asked_of_a_run_that_goes_on(world: MakeWorld) -> None:
+    made = world()
+    roster = made.proposal.members.fingerprint
+    for policy, kind in ((Policy(roster=roster), "yes"), (Policy(roster=roster, rounds=2), "no"), (Policy(roster=roster), "yes")):
+        made.restart(0, decide=lambda told, me, before, own=policy: own.objection(told, before) or True)
+        assert made.propose(0).head["kind"] == kind
+
+
+def test_a_yes_that_was_typed_is_remembered(world: MakeWorld) -> None:
+    made = world()
+    made.propose(0)
+    made.restart(0, decide=Consent(None))
+    assert made.propose(0).head["kind"] == "yes"
+    made.restart(1, decide=Consent(None))
+    assert made.propose(1).head["kind"] == "later"
 
 
 # -- a method of one's own ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from hush import secagg
 from hush.core import Chain, Round, Server, Shard
 from hush.errors import HushError
 from hush.federation import letters
 from hush.federation.data import Held, zeros_and_ones
-from hush.federation.diary import Diary
+from hush.federation.diary import Before, Diary
+from hush.federation.folders import ClientFolder
 from hush.federation.member import Member
 from hush.federation.proposal import Examples, agree
 from hush.local.flat import FlatModel
@@ -25,7 +29,7 @@ from hush.random import derive, keys_of
 from hush.secagg.messages import Kind, peek
 from hush.secret import Secret
 from tests.federation.conftest import MakeWorld
-from tests.federation.world import Sent, World, changed
+from tests.federation.world import Sent, World, changed, yes
 
 
 def charged(world: World, number: int) -> int:
@@ -128,8 +132,141 @@ def test_a_diary_that_was_lost_or_restored_does_not_forget(world: MakeWorld) -> 
     (made.folder(0) / "ledger.sqlite").unlink()
     path.unlink()
     made.restart(0)
-    with pytest.raises(HushError):
+    assert made.propose(0).head["kind"] == "refused"
+
+
+def test_an_old_runs_letters_end_nothing_and_begin_nothing(world: MakeWorld) -> None:
+    """A carrier keeps them: `over` would end `hush client --once`, and a proposal would call the client away."""
+    made, old = world(rounds=1), dict[str, bytes]()
+
+    def on_letter(sent: Sent) -> list[bytes]:
+        if sent.number == 0:
+            old[sent.kind] = sent.raw
+        return [sent.raw]
+
+    made.post.on_letter = on_letter
+    made.train()
+    assert made.members[0].over.is_set()
+    made.restart(0)
+    for late in (False, True):  # before anything else was agreed to, and in the middle of another run
+        if late:
+            made.proposal = replace(made.proposal, name="ab" * 16)
+            assert made.propose(0).head["kind"] == "yes"
+        made.members[0].answer(old["over"])
+        answer = letters.read(made.members[0].answer(old["propose"]), made.members[0].key)
+        assert not made.members[0].over.is_set()
+        assert answer.head["why"] == "This run is over: propose another one."
+    made.out.rename(made.place / "first")
+    made.train()
+    assert made.members[0].over.is_set()
+    assert not any("propose it anew" in line for line in made.heard), "it was in its run all the time"
+
+
+def test_a_client_that_was_started_again_hears_that_its_run_is_over(world: MakeWorld) -> None:
+    made = world(rounds=1)
+    made.propose(0)
+    made.restart(0)
+    made.ask(0, {"kind": "over"})
+    assert made.members[0].over.is_set()
+
+
+def test_who_cannot_take_part_says_so_to_its_owner_and_remembers_no_yes(world: MakeWorld) -> None:
+    """This machine's troubles: the server hears that there are some, and nothing of them."""
+    made = world(rounds=1)
+    made.train()
+    (made.folder(0) / "ledger.sqlite").unlink()
+    made.restart(0)
+    made.heard.clear()
+    before = (made.folder(0) / "diary.json").read_text()
+    made.proposal = replace(made.proposal, name="ab" * 16)
+    answer = made.propose(0)
+    assert answer.head["kind"] == "refused"
+    assert answer.head["why"] == "it cannot take part, and its owner is told why"
+    assert any("CANNOT TAKE PART" in line and "ledger.sqlite" in line for line in made.heard)
+    assert (made.folder(0) / "diary.json").read_text() == before
+
+
+def test_a_diary_that_was_lost_does_not_forget_what_other_runs_cost(world: MakeWorld) -> None:
+    made = world(rounds=2, noise=4.0)
+    asked: list[Before] = []
+
+    def decide(told: Any, me: int, before: Before) -> bool:
+        asked.append(before)
+        return True
+
+    made.train()
+    told = agree(made.proposal)
+    assert told.proof is not None
+    assert told.proof.server is not None
+    epsilon, delta = told.proof.server.epsilon, told.proof.server.delta
+    for number, name in enumerate(("ab", "cd", "ef")):
+        if number == 1:
+            (made.folder(0) / "diary.json").unlink()
+        made.restart(0, decide=decide)
+        made.propose(0, replace(made.proposal, name=name).to_json())
+    there, lost, again = asked
+    assert there == (epsilon, delta, False)
+    assert lost.epsilon == pytest.approx(epsilon, rel=0.05)
+    assert lost.delta == delta
+    assert again.delta == pytest.approx(2 * delta), "what the ledger knows, and what the diary does"
+    assert again.epsilon == pytest.approx(2 * epsilon, rel=0.05)
+    made.restart(0, decide=decide)
+    made.propose(0)
+    assert asked[-1].epsilon == pytest.approx(2 * epsilon, rel=0.05), "the other two, without itself"
+
+
+def test_whose_letters_are_lost_at_the_opening_counts_the_sums_that_others_opened(world: MakeWorld) -> None:
+    made = world(clients=5, tolerate=0.2, rounds=3)
+    made.post.on_letter = lambda sent: [] if sent.number == 0 and sent.asks(Kind.SURVIVORS) else [sent.raw]
+    sums: list[tuple[int, ...]] = []
+    result = made.train(on_round=lambda record: sums.append(made.federation.opened.included if made.federation.opened else ()))
+    assert sum(0 in included for included in sums) == len(answers(made, 0, Kind.MASKED)) > 0
+    assert made.diary(0)[1] == charged(made, 0) == len(answers(made, 0, Kind.MASKED))
+    assert result.rounds_charged == 3
+
+
+@pytest.mark.parametrize("threat", ["curious", "malicious"])
+def test_two_sums_that_one_letter_opens_are_two(threat: str, world: MakeWorld) -> None:
+    """A server of other code runs two rounds side by side, and puts what belongs to both into one letter."""
+    made = world(clients=5, threat=threat, rounds=4)
+    told = agree(made.proposal)
+    server = secagg.Server(made.server.identity, made.proposal.members.roster, told.terms)
+    for number in range(5):
+        server.take_keys(number, made.propose(number).pieces[0])
+    public = [None] * len(told.method.pipeline.parts)
+    model, pieces = letters.pack([made.ready()[0].data.learner.initial(), *public])
+    both = [server.open(round, range(5)) for round in (0, 1)]
+
+    def trip(out: list[dict[int, bytes]]) -> list[dict[int, bytes]]:
+        for number in range(5):
+            answer = made.ask(
+                number, {"kind": "round", "index": 0, "broadcast": model}, [*pieces, *(letter[number] for letter in out if letter)]
+            )
+            for piece in filter(None, answer.pieces):
+                both[peek(piece, number)[1]].receive(number, piece)
+        return [one.advance() if letter else {} for one, letter in zip(both, out, strict=True)]
+
+    (first, _), (_, second) = trip([both[0].start(), {}]), trip([{}, both[1].start()])
+    out = [first, second]
+    while any(out):
+        out = trip(out)
+    assert [one.stage for one in both] == ["nothing more"] * 2, "both were opened"
+    assert [made.diary(number)[1] for number in range(5)] == [2] * 5
+    assert [charged(made, number) for number in range(5)] == [2] * 5
+
+
+def test_a_copy_of_a_clients_folder_is_another_ledger_and_answers_nothing(world: MakeWorld) -> None:
+    """One that was made before the first run would count from nothing, beside the one that counts."""
+    made = world()
+    copy = made.place / "copy"
+    shutil.copytree(made.folder(0), copy)
+    made.train()
+    member = Member(ClientFolder.of(copy), str(made.data(0)), yes, say=made.heard.append)
+    made.members[0] = member
+    with pytest.raises(HushError, match="same owner"):
         made.propose(0)
+    made.restart(0)
+    assert made.propose(0).head["kind"] == "yes"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from hush.errors import DataError, HushError, UsageError
 from hush.federation.folders import INVITATION, ClientFolder, Invitation, ServerFolder, split_address
@@ -142,9 +143,9 @@ def test_every_byte_of_every_name_and_key_and_their_order_change_the_fingerprint
 
 
 def test_two_clients_share_neither_name_nor_key() -> None:
-    for what in ("name", "key"):
+    for what, called in (("name", "name"), ("key", "key"), ("node", "node key")):
         same = replace(CARDS[1], **{what: getattr(CARDS[0], what)})
-        with pytest.raises(UsageError, match=f"same {what}"):
+        with pytest.raises(UsageError, match=f"same {called}:"):
             Members(SERVER.public, (CARDS[0], same))
 
 
@@ -182,6 +183,39 @@ def test_a_card_is_for_one_federation(home: ServerFolder, tmp_path: Path) -> Non
     assert other.members.cards == ()
     assert home.admit(card).cards == (card,)
     assert home.members.cards == (card,), "a roster names its server once"
+
+
+def signed(client: ClientFolder, node: str) -> Card:
+    """A client's card with another node key, under its own signature."""
+    return Card.read(replace(client.card, node=node).written(client.identity), "card.json")
+
+
+def test_a_node_key_is_one_that_flower_takes_and_one_clients_alone(home: ServerFolder) -> None:
+    """Or `hush server` stops at it, whoever sent the card."""
+    first, second = enrolled(home, "client-0"), enrolled(home, "client-1")
+    home.admit(first.card)
+    own = second.card.node
+    other_curve, other_kind = ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()
+    for node in (
+        "",
+        "ecdsa-sha2-nistp384 AAAA",
+        "ecdsa-sha2-nistp384 AAAA\nnot a key \x1b[2J",
+        own[:-4] + "AAAA",
+        f"{own} a comment",
+        f"{own}\n{first.card.node}",
+        "\N{SNOWMAN}",
+        *(openssh(key.public_key()) for key in (other_curve, other_kind)),
+    ):
+        with pytest.raises(UsageError, match="'client-1' has a node key that hush federation enroll does not write"):
+            home.admit(signed(second, node))
+    with pytest.raises(UsageError, match="has a client with the node key of 'client-1' already"):
+        home.admit(signed(second, first.card.node))
+    assert home.members.names == ("client-0",)
+    assert home.admit(second.card).names == ("client-0", "client-1")
+
+
+def openssh(key: ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey) -> str:
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 
 def test_a_roster_that_was_damaged_is_one_sentence(home: ServerFolder) -> None:
@@ -269,6 +303,14 @@ def test_a_client_pins_the_server_that_invited_it(home: ServerFolder) -> None:
         {"format": 2},
         {"server": "00"},
         {"server": None},
+        {"name": "x\x1b]0;owned\x07\x1b[2Jstudy\nThe policy says no"},
+        {"name": ""},
+        {"address": "127.0.0.1\x1b[2J:9443"},
+        {"address": "127.0.0.1\nThe policy says no:9443"},
+        {"address": "--insecure:9443"},
+        {"address": "127.0.0.1:9443\n"},
+        {"address": "127.0.0.1"},
+        {"format": "\x1b[2J"},
         {"name": ...},
         {"address": ...},
         {"ca": ...},
@@ -281,8 +323,9 @@ def test_an_invitation_that_makes_no_sense_enrols_nobody(change: dict[str, Any],
     told = json.loads((home.path / INVITATION).read_text()) | change
     path = tmp_path / "changed.json"
     path.write_text(json.dumps({key: value for key, value in told.items() if value is not ...}))
-    with pytest.raises(DataError):
+    with pytest.raises(HushError) as error:
         ClientFolder.enroll(tmp_path / "client", path, "client")
+    assert str(error.value).isprintable()
     assert not (tmp_path / "client").exists()
 
 

@@ -127,11 +127,13 @@ def test_a_client_trains_on_its_persons(made: World, tmp_path: Path) -> None:
     told = naming(made)
     held = Held.read(str(tmp_path / "own.safetensors"), told.examples)
     assert held.records(told.examples) == 4
-    task = task_of(told, held)
+    task = task_of(told, told.model(), held)
     placed = place_data(task, torch.device("cpu"), torch.float32, apart=True)
     assert placed.train.sizes.tolist() == [4]
     assert placed.train.x.shape[:2] == (4, 3)
-    nobody = place_data(stand_in_task(told, held.records(told.examples)), torch.device("cpu"), torch.float32, apart=True)
+    nobody = place_data(
+        stand_in_task(told, told.model(), held.records(told.examples)), torch.device("cpu"), torch.float32, apart=True
+    )
     assert nobody.train.x.shape == placed.train.x.shape  # and takes as long
 
 

@@ -21,7 +21,7 @@ from hush.secagg import client as secagg_client
 from hush.secagg.messages import ENVELOPE_BYTES, MOST_AHEAD, SIGNED_KEY_BYTES, Kind
 from hush.secagg.packing import signed
 from tests.federation.conftest import MakeWorld
-from tests.federation.world import BEFORE, PATIENCE, Died, Sent, World, losing
+from tests.federation.world import BEFORE, PATIENCE, Died, Sent, World, losing, nobody_asks_twice
 
 
 class Added:
@@ -111,7 +111,7 @@ def test_a_client_that_is_started_again_in_the_middle_takes_part_again(world: Ma
 
     def on_letter(sent: Sent) -> list[bytes]:
         if sent.number == 1 and sent.asks(Kind.DELIVERY, 1) and not restarted:
-            made.restart(1, decide=lambda told, me: restarted.append("asked"))
+            made.restart(1, decide=nobody_asks_twice)
             restarted.append("again")
         return [sent.raw]
 
@@ -305,6 +305,65 @@ def test_a_round_that_was_tried_again_counts_all_its_waiting(world: MakeWorld) -
     assert again["trip_seconds"]["vectors"] >= PATIENCE.grace
 
 
+def test_a_client_that_never_comes_back_is_done_without_however_long_the_run_is(
+    world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when its keys are used up; and one that comes back after that takes part again."""
+    for place in (member, standing):
+        monkeypatch.setattr(place, "KEYS_AHEAD", 2)
+    made, added = world(clients=5, tolerate=0.2, rounds=8, set={"local_steps": 1}), Added(monkeypatch)
+
+    def on_round(record: dict[str, Any]) -> None:
+        if record["round"] == 1:
+            made.kill(4)
+        if record["round"] == 5:
+            made.restart(4, decide=nobody_asks_twice)
+            made.clock.now += 60
+
+    result = made.train(on_round=on_round)
+    assert added.exact(made)
+    sizes = [len(one.included) for one in added.opened]
+    assert sizes[:5] == [5, 4, 4, 4, 4]
+    assert sizes[-2:] == [5, 5]
+    assert result.rounds_charged == 8
+    assert not any("broke_off" in record for record in result.history)
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_one_that_names_rounds_far_ahead_again_and_again_is_done_without(
+    keys: bool, world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, added = world(clients=5, tolerate=0.2, rounds=3), Added(monkeypatch)
+    evil = made.members[4]
+
+    def on_answer(sent: Sent, answer: bytes) -> list[bytes]:
+        told = letters.read(answer, made.members[sent.number].key)
+        if sent.number == 4 and told.head["kind"] == "yes":
+            named = told.head | {"next": sent.letter.head["round"] + MOST_AHEAD - 1}
+            return [letters.write(evil._identity, named, list(told.pieces) if keys else [b"none"])]
+        return [answer]
+
+    made.post.on_answer = on_answer
+    result = made.train()
+    assert result.rounds_charged == len(added.opened) == 3
+    assert max(one.session.round for one in added.opened) < 10, "nobody follows it"
+    assert {number for one in added.opened for number in one.included} >= {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("threat", ["curious", "malicious"])
+def test_a_run_whose_openings_fail_one_after_the_other_stops_and_names_whom_it_suspects(
+    threat: str, world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One client deals shares of another secret than it vouches for: each round would be paid for, and have no sum."""
+    made = world(clients=8, tolerate=0.2, rounds=9, threat=threat)
+    right = secagg_client.commitment
+    monkeypatch.setattr(secagg_client, "commitment", lambda own, digest, me: right(bytes(32) if me == 6 else own, digest, me))
+    with pytest.raises(Unreachable, match=r"3 rounds in a row .* no sum\. Suspected, .*: client-6\. "):
+        made.train()
+    assert charges_of(made.out / "ledger.sqlite") == 3
+    monkeypatch.undo()
+
+
 # -- a server that dies ------------------------------------------------------------------------------------------------------------
 
 
@@ -327,7 +386,7 @@ def test_a_run_whose_server_died_goes_on_with_the_same_clients(
     dies_after(made, 2)
     if restarted:
         for number in range(4):
-            made.restart(number, decide=lambda told, me: "nobody asks twice")
+            made.restart(number, decide=nobody_asks_twice)
     result = made.train(resume=True)
     assert [record["round"] for record in result.history] == [1, 2, 3, 4]
     assert added.exact(made)

@@ -20,7 +20,7 @@ from hush.engines.run import Run
 from hush.engines.simulation import train
 from hush.experiment import Experiment
 from hush.federation import letters
-from hush.federation.diary import Diary
+from hush.federation.diary import Before, Diary
 from hush.federation.folders import INVITATION, ClientFolder, ServerFolder
 from hush.federation.letters import BadLetter, Letter
 from hush.federation.member import Decide, Member
@@ -147,8 +147,12 @@ class Post:
         return came
 
 
-def yes(told: Any, number: int, before: float) -> bool:
+def yes(told: Any, number: int, before: Before) -> bool:
     return True
+
+
+def nobody_asks_twice(told: Any, number: int, before: Before) -> bool | str:
+    return before.agreed or "it was asked a second time"
 
 
 @dataclass

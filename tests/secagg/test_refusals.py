@@ -530,19 +530,34 @@ def test_a_client_is_in_no_more_sums_than_it_agreed_to(threat: str) -> None:
     assert "2 were agreed on" in outcome(lambda: world.people[0].answer(letters[0]))
 
 
-def test_two_rounds_at_once_count_as_two() -> None:
-    """Both are joined while one sum is left to be in: the second one is not opened."""
-    world = World(N, replace(CURIOUS, participations=1))
+@pytest.mark.parametrize(("dropout", "stages"), [(0.2, 1), (0.0, 2)])
+def test_two_rounds_at_once_count_as_two(dropout: float, stages: int) -> None:
+    """Both are joined while one sum is left to be in: the second one gets no vector, or is not opened."""
+    world = World(N, replace(CURIOUS, participations=1, dropout=dropout))
     vectors = vectors_for(world)
     world.keys([0, 1])
     rounds = [world.open(round) for round in range(2)]
     letters = [current.start() for current in rounds]
-    for _ in range(2):
+    for _ in range(stages):
         for i, current in enumerate(rounds):
             answers(world, current, letters[i], vectors)
             letters[i] = current.advance()
-    world.people[0].answer(letters[0][0])
-    assert "1 were agreed on" in outcome(lambda: world.people[0].answer(letters[1][0]))
+    world.people[0].answer(letters[0][0], vectors[0])
+    assert "1 were agreed on" in outcome(lambda: world.people[0].answer(letters[1][0], vectors[0]))
+
+
+@pytest.mark.parametrize("threat", ["curious", "malicious"])
+@pytest.mark.parametrize(("clients", "dropout"), [(3, 0.0), (4, 0.1), (5, 0.0), (5, 0.2), (9, 0.0), (9, 0.3), (70, 0.0), (70, 0.1)])
+def test_nobodys_vector_is_in_a_sum_that_it_does_not_count(clients: int, dropout: float, threat: str) -> None:
+    """Whoever carries letters loses the one that client 0 would open by: then there is a sum and it counted, or there is none."""
+    terms = Terms(3, dropout=dropout, corrupted=0.1 if clients > 9 else 0.0, threat=threat, smallest=clients)
+    world = World(clients, terms)
+    last = 3 if threat == "malicious" else 2
+    done = play(world, vectors_for(world), [()] * last + [(0,)])
+    counted, others = world.people[0].opened, {person.opened for person in world.people[1:]}
+    assert others == {1}
+    assert counted == (1 if isinstance(done, ServerRound) or threat == "malicious" else 0)
+    assert counted == terms.opens_without_one(clients)
 
 
 def test_a_client_is_listed_once_so_that_nobody_lives_and_is_dead() -> None:

@@ -540,6 +540,39 @@ def test_a_server_that_was_started_again_goes_on() -> None:
     assert far.take_keys(1, rested.prepare([10_001])) == (10_001,)
 
 
+@pytest.mark.parametrize("threat", ["curious", "malicious"])
+@pytest.mark.parametrize("clients", [N, 70])
+def test_who_has_no_keys_is_absent_where_a_cohort_would_be_too_small_without_it(clients: int, threat: str) -> None:
+    terms = Terms(3, dropout=0.2, corrupted=0, threat=threat, smallest=clients)
+    world = World(clients, terms)
+    vectors = vectors_for(world)
+    world.keys([0], of=range(1, clients))
+    done = play(world, vectors, keys=False)
+    assert isinstance(done, ServerRound)
+    assert done.session.cohort == tuple(range(clients))
+    assert done.session.absent == {0}
+    assert done.included == tuple(range(1, clients))
+    assert exact(world, done, vectors)
+    world.keys([1], of=range(clients - terms.fewest(clients) + 1, clients))
+    with pytest.raises(Aborted, match="have keys for round 1"):
+        world.open(1)
+
+
+def test_an_absent_client_cannot_be_said_to_be_in_the_sum() -> None:
+    """It would count as one whose noise is in it."""
+    world = World(N, Terms(3, dropout=0.2, corrupted=0, smallest=N))
+    vectors = vectors_for(world)
+    world.keys([0], of=range(1, N))
+    current = world.open(0)
+    letters = current.start()
+    for _ in range(2):
+        answers(world, current, letters, vectors)
+        letters = current.advance()
+    ghosts = world.survivors(current.session, range(N), to=1)
+    with pytest.raises(Refused, match="Client 0 is said to be in the sum, and it has no keys"):
+        world.people[1].answer(ghosts)
+
+
 def test_an_abort_says_whether_anything_may_have_been_opened() -> None:
     for stages, opening in ((1, False), (2, True)):
         world = World(N, TERMS)

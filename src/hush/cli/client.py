@@ -15,6 +15,7 @@ from hush.cli.interrupt import heard, on_terminate
 from hush.errors import UsageError
 
 if TYPE_CHECKING:
+    from hush.federation.diary import Before
     from hush.federation.folders import ClientFolder
     from hush.federation.proposal import Agreement
 
@@ -80,11 +81,11 @@ class Consent:
 
     def __init__(self, policy: object | None) -> None:
         self._policy = policy
-        self._open: dict[bytes, tuple[Agreement, int, float]] = {}
+        self._open: dict[bytes, tuple[Agreement, int, Before]] = {}
         self._said: dict[bytes, bool] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, told: Agreement, number: int, before: float) -> bool | str | None:
+    def __call__(self, told: Agreement, number: int, before: Before) -> bool | str | None:
         from hush.federation.consent import Policy, words
 
         name = told.proposal.members.names[number]
@@ -94,6 +95,8 @@ class Consent:
                 _say(name, line)
             _say(name, f"the policy says no: {objection}" if objection else "the policy says yes")
             return objection or True
+        if before.agreed:  # a yes that was typed holds for the whole run
+            return True
         digest = told.proposal.digest + number.to_bytes(4, "big")
         with self._lock:
             if digest in self._said:

@@ -147,8 +147,8 @@ class SecureRound:
 
     @property
     def opens_at_once(self) -> bool:
-        """Whether a vector counts when it leaves: a malicious server may have a sum opened without asking everybody again."""
-        return self.federation.terms.threat == "malicious"
+        """Whether a vector counts when it leaves, as it does to its client: the others may open the sum without it."""
+        return self.server.session.opens_without_one
 
     def _there(self, number: int, moment: int) -> bool:
         return self.lost.get(number, MOMENTS) > moment

@@ -50,6 +50,8 @@ class Patience:
     """For clients to come back, before the run stops where it is."""
     tries: int = 20
     """How often a round may break off, one time after the other."""
+    lost: int = 3
+    """How many rounds may be paid for and come to nothing, one after the other."""
 
 
 @dataclass

@@ -11,15 +11,19 @@ from typing import Any
 
 from hush.engines.federation import beside_the_vector
 from hush.errors import DataError, UsageError
+from hush.federation.diary import NOTHING, Before
 from hush.federation.folders import read_text
 from hush.federation.letters import printable
 from hush.federation.proposal import Agreement
+from hush.federation.work import Work
 from hush.names import pick
 from hush.privacy.attack import risk
 from hush.privacy.certificate import statement
 from hush.privacy.guarantee import at_least
 from hush.privacy.settle import Proof, replaced_epsilon
 from hush.secagg.parameters import THREATS
+
+_ROUNDED = 1 + 1e-9
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,21 @@ class Policy:
     delta: float = 0.01
     epsilon_in_all: float | None = None
     """Of all runs that this client ever agreed to, added up; as much as for one, unless it is said."""
+    delta_in_all: float | None = None
+    """The same of delta: runs of hardly any epsilon, without end, would otherwise cost nothing."""
     methods: tuple[str, ...] | None = None
     smallest_cohort: int = 3
+    """The fewest clients in a sum that is opened, those who vanished not counted."""
+    parameters: int = 50_000_000
+    """Of the model; no message has more than twice as many numbers."""
+    steps: int = 1000
+    """Of a round's training, where the server says how many; or"""
+    passes: int = 100
+    """over all rows, where it says that."""
     participations: int | None = None
     rounds: int | None = None
     features: tuple[str, ...] | None = None
-    """The columns that may be read, the target not counted."""
+    """The columns that may be read, the target not counted, which is then named as well."""
     target: str | None = None
     threat: str | None = None
     """`malicious`: only where the sum is safe from a server that lies."""
@@ -47,9 +60,16 @@ class Policy:
     unproved: bool = False
     """Also where nothing is proved: for trials on data that need no protection."""
 
+    def __post_init__(self) -> None:
+        if self.features is not None and self.target is None:
+            raise UsageError("A policy that names features names the target, too: any other column could be learned as one.")
+
     @property
-    def _in_all(self) -> float:
-        return self.epsilon if self.epsilon_in_all is None else self.epsilon_in_all
+    def _in_all(self) -> tuple[float, float]:
+        """The most epsilon and delta of all runs together, and as little more as adding up in floating point may err by."""
+        epsilon = self.epsilon if self.epsilon_in_all is None else self.epsilon_in_all
+        delta = self.delta if self.delta_in_all is None else self.delta_in_all
+        return epsilon * _ROUNDED, delta * _ROUNDED
 
     @staticmethod
     def read(path: Path) -> Policy:
@@ -61,11 +81,12 @@ class Policy:
             "epsilon": (int, float),
             "delta": (int, float),
             "epsilon_in_all": (int, float),
+            "delta_in_all": (int, float),
             "corrupted": (int, float),
             "methods": list,
             "features": list,
         }
-        kinds |= dict.fromkeys(("smallest_cohort", "participations", "rounds"), int)
+        kinds |= dict.fromkeys(("smallest_cohort", "parameters", "steps", "passes", "participations", "rounds"), int)
         kinds |= dict.fromkeys(("target", "threat", "roster"), str) | {"unproved": bool}
         for key, given in value.items():
             pick(dict.fromkeys(f.name for f in fields(Policy)), key, f"key in {path.name}")
@@ -78,10 +99,13 @@ class Policy:
         if "threat" in value:
             pick(THREATS, value["threat"], f"threat in {path.name}")
         lists: dict[str, Any] = {key: tuple(value[key]) for key in ("methods", "features") if key in value}
-        return Policy(**value | lists)
+        try:
+            return Policy(**value | lists)
+        except UsageError as error:
+            raise UsageError(f"{path.name}: {error}") from None
 
-    def objection(self, told: Agreement, before: float = 0.0) -> str | None:
-        """Why this client does not take part, where its runs so far add up to epsilon `before`; None where it does."""
+    def objection(self, told: Agreement, before: Before = NOTHING) -> str | None:
+        """Why this client does not take part, after all that it agreed to before; None where it does."""
         proof, roster = told.proof, told.proposal.members.fingerprint
         if (proof is None or proof.server is None) and not self.unproved:
             return f"nothing is proved against the server: {told.refused or (proof.no_server if proof else 'there is no noise')}"
@@ -89,23 +113,28 @@ class Policy:
             return f'the policy names no roster: compare {roster} by telephone, and write roster = "{roster}"'
         return self._too_much(told, before) or self._too_little(told) or self._not_allowed(told)
 
-    def _too_much(self, told: Agreement, before: float) -> str | None:
+    def _too_much(self, told: Agreement, before: Before) -> str | None:
         proved = told.proof.server if told.proof is not None else None
         epsilon, delta = (proved.epsilon, proved.delta) if proved is not None else (0.0, 0.0)
+        epsilon_in_all, delta_in_all = self._in_all
         limits = (
             ("epsilon", epsilon, self.epsilon),
             ("delta", delta, self.delta),
-            ("epsilon in all runs", before + epsilon, self._in_all),
+            ("epsilon in all runs", before.epsilon + epsilon, epsilon_in_all),
+            ("delta in all runs", before.delta + delta, delta_in_all),
             ("the number of sums that this client is in", told.participations, self.participations),
             ("the number of rounds", told.run.rounds or 0, self.rounds),
+            ("the number of parameters", told.proposal.parameters, self.parameters),
+            ("the numbers in a message", told.terms.entries, 2 * self.parameters),
+            *Work.of(told.method.local).limits(self.steps, self.passes),
         )
-        over = (limit for limit in limits if limit[2] is not None and limit[1] > limit[2])
-        return next((f"{name} would be {at_least(value)}, and {most:g} is the most" for name, value, most in over), None)
+        over = ((name, value, most) for name, value, most in limits if most is not None and value > most)
+        return next((f"{name} would be {_figure(value)}, and {_figure(most)} is the most" for name, value, most in over), None)
 
     def _too_little(self, told: Agreement) -> str | None:
         floors = (
             ("the share of a cohort that may help the server", told.terms.corrupted, self.corrupted),
-            ("the number of clients in a sum", told.terms.smallest, self.smallest_cohort),
+            ("the number of clients in a sum", told.terms.fewest(told.terms.smallest), self.smallest_cohort),
         )
         under = (floor for floor in floors if floor[1] < floor[2])
         return next((f"{name} would be {value:g}, and {least:g} is the least" for name, value, least in under), None)
@@ -126,7 +155,7 @@ class Policy:
         return None
 
 
-def words(told: Agreement, me: int, before: float = 0.0) -> list[str]:
+def words(told: Agreement, me: int, before: Before = NOTHING) -> list[str]:
     """A proposal as its client should read it before it says yes."""
     run, terms, members = told.run, told.terms, told.proposal.members
     message = told.method.uplink(told.proposal.parameters)
@@ -134,6 +163,7 @@ def words(told: Agreement, me: int, before: float = 0.0) -> list[str]:
     lines = [
         f"{run.method} trains {run.model} ({told.proposal.parameters:,} parameters) in {run.rounds} rounds.",
         _examples(told),
+        f"In a round you train for {Work.of(told.method.local).in_words()}.",
         f"The roster, with the fingerprint {members.fingerprint}, has {len(members.cards)} clients: {', '.join(members.names)}.",
         f"You are {members.names[me]}.",
         f"You are in at most {told.participations} sums, of at least {terms.smallest} clients each, of whom at least "
@@ -152,7 +182,10 @@ def words(told: Agreement, me: int, before: float = 0.0) -> list[str]:
         f"In all rounds together: epsilon {at_least(proved.epsilon)} at delta {at_least(proved.delta, 2)}.",
         *_replaced(told.proof),
         f"What that means: somebody who wrongly accuses one in a hundred of having taken part may be right about {caught:.0%}.",
-        f"You agreed to epsilon {at_least(before)} in earlier runs of this federation, which adds to it." if before else "",
+        f"You agreed to epsilon {at_least(before.epsilon)} at delta {at_least(before.delta, 2)} in other runs of this federation, "
+        "which add to it."
+        if before.epsilon or before.delta
+        else "",
         f"The server: {THREATS[terms.threat]}; at most {terms.corrupted:.0%} of a cohort help it.",
     ]
     if told.proof.server is None:
@@ -171,6 +204,10 @@ def _examples(told: Agreement) -> str:
     read = ", ".join(examples.features) if examples.features is not None else "all columns but the target"
     whose = f"; {examples.person}, which says whose a row is and never leaves" if examples.person is not None else ""
     return f"Read of your data: {read}{whose}; learned: {examples.target}."
+
+
+def _figure(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else at_least(value)
 
 
 def _size(count: float) -> str:

@@ -94,14 +94,14 @@ class Held:
         return Clients(x, y, torch.tensor([len(x)]), persons)
 
 
-def task_of(proposal: Proposal, held: Held) -> Task:
+def task_of(proposal: Proposal, model: nn.Module, held: Held) -> Task:
     """The proposed model on this client's own examples."""
-    return _task(proposal, proposal.model(), held.examples(proposal.examples))
+    return _task(proposal, model, held.examples(proposal.examples))
 
 
-def stand_in_task(proposal: Proposal, records: int) -> Task:
+def stand_in_task(proposal: Proposal, model: nn.Module, records: int) -> Task:
     """The proposed model on so many examples of nobody: training on them takes as long as on a client's own."""
-    told, model = proposal.examples, proposal.model()
+    told = proposal.examples
     x = zeros_and_ones(torch.empty(records or STAND_INS, *told.shape, dtype=getattr(torch, told.dtype)))
     with torch.no_grad():
         outputs = model.eval()(x[:2])
@@ -116,9 +116,6 @@ def zeros_and_ones(x: Tensor) -> Tensor:
 
 
 def _task(proposal: Proposal, model: nn.Module, held: Clients) -> Task:
-    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    if count != proposal.parameters:
-        raise UsageError(f"The model has {count:,} parameters here, and the server says {proposal.parameters:,}.")
     task = Task(model, held, loss=proposal.examples.loss, name=proposal.run.data, model_name=str(proposal.run.model))
     persons = proposal.examples.persons
     return task if persons is None or persons.rows is None else replace(task, person_rows=persons.rows, by_person=True)

@@ -6,14 +6,17 @@ It is written before a word of it leaves: a client that is killed and started ag
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hush.errors import DataError
-from hush.federation.folders import write_text
+from hush.federation.folders import ClientFolder, write_text
 from hush.federation.members import as_object
 from hush.federation.proposal import Agreement
 from hush.privacy.guarantee import Unit
@@ -21,11 +24,26 @@ from hush.privacy.ledger import Ledger, RunAccount
 from hush.privacy.vocabulary import Plan
 
 
+class Before(NamedTuple):
+    """What a client agreed to before it is asked."""
+
+    epsilon: float = 0.0
+    """Of all other runs, added up: together they are as private as that, however a server chose them (basic composition)."""
+    delta: float = 0.0
+    """Of all other runs, added up as well."""
+    agreed: bool = False
+    """Whether it said yes to this very run."""
+
+
+NOTHING = Before()
+"""To a new client nothing was proposed."""
+
+
 class Diary:
     """`diary.json`, one entry a run, and `ledger.sqlite`."""
 
     def __init__(self, folder: Path, population: str) -> None:
-        self._path, self._ledger_path, self._population = folder / "diary.json", folder / "ledger.sqlite", population
+        self._folder, self._path, self._population = folder, folder / "diary.json", population
         self._runs: dict[str, dict[str, Any]] = {}
         if self._path.exists():
             try:
@@ -46,7 +64,7 @@ class Diary:
             "method": told.run.method,
             "rounds": told.run.rounds,
             "epsilon": proved.epsilon if proved is not None else None,
-            "delta": told.delta,
+            "delta": proved.delta if proved is not None else told.delta,
             "roster": told.proposal.members.fingerprint,
             "next_round": 0,
             "opened": 0,
@@ -54,25 +72,37 @@ class Diary:
         }
         self._write()
 
-    @property
-    def epsilon(self) -> float:
-        """What all runs that this client agreed to cost it at most, added up."""
-        return sum(float(entry.get("epsilon") or 0.0) for entry in self._runs.values())
+    def before(self, told: Agreement) -> Before:
+        """What all other runs that it agreed to cost it at most. Where the diary was lost, the ledger knows what was spent."""
+        own = told.proposal.digest.hex()
+        others = [entry for digest, entry in self._runs.items() if digest != own and entry.get("epsilon") is not None]
+        cost = [*((float(entry["epsilon"]), float(entry["delta"])) for entry in others), *self._forgotten(told)]
+        return Before(math.fsum(epsilon for epsilon, _ in cost), math.fsum(delta for _, delta in cost), own in self._runs)
+
+    def _forgotten(self, told: Agreement) -> list[tuple[float, float]]:
+        """Epsilon and delta of the runs that are in the ledger, and in the diary no more."""
+        if told.own_plan is None or told.delta is None:
+            return []
+        known = {_in_ledger(digest) for digest in (*self._runs, told.proposal.digest.hex())}
+        with self._ledger() as ledger:
+            return [
+                (replace(pool, runs={name: run}).spent(told.delta), told.delta)
+                for pool in ledger.populations.values()
+                for name, run in pool.runs.items()
+                if name not in known
+            ]
 
     def standing(self, told: Agreement) -> tuple[int, int]:
         """The next round of the secure sum that it may join, and how many it was in: by the ledger, where that knows of more.
 
         A diary may have been restored from an old copy; of its ledger this machine remembers the last entry.
         """
-        entry = self._runs[told.proposal.digest.hex()]
-        opened = int(entry["opened"])
+        entry = self._runs.get(told.proposal.digest.hex(), {})
+        opened = int(entry.get("opened", 0))
         if told.own_plan is not None:
-            ledger = Ledger(self._ledger_path)
-            try:
+            with self._ledger() as ledger:
                 opened = max(opened, self._account(ledger, told).charges)
-            finally:
-                ledger.close()
-        return int(entry["next_round"]), opened
+        return int(entry.get("next_round", 0)), opened
 
     def note(self, digest: bytes, next_round: int, opened: int) -> None:
         self._change(digest, next_round=next_round, opened=opened)
@@ -80,21 +110,30 @@ class Diary:
     def over(self, digest: bytes) -> None:
         self._change(digest, over=True)
 
-    def charge(self, told: Agreement, round: int) -> None:
-        """One sum more that was opened, in this client's own ledger; it raises where a budget there is spent."""
-        plan = told.own_plan
-        if plan is None:
+    def ended(self, digest: bytes) -> bool:
+        """Whether the server said that this run, which was agreed to, is over."""
+        return bool(self._runs.get(digest.hex(), {}).get("over"))
+
+    def charge(self, told: Agreement, opened: int) -> None:
+        """Every sum that it counted, in this client's own ledger; it raises where a budget there is spent."""
+        if told.own_plan is None:
             return
-        ledger = Ledger(self._ledger_path)
-        try:
-            self._account(ledger, told).charge(round, os.urandom(8).hex())  # whatever the diary says: one more
-        finally:
-            ledger.close()
+        with self._ledger() as ledger:
+            account = self._account(ledger, told)
+            while account.charges < opened:  # one letter may have asked for several
+                account.charge(account.charges, os.urandom(8).hex())
+
+    @contextmanager
+    def _ledger(self) -> Iterator[Ledger]:
+        """This client's own. A copy of its folder has another, or an older one: this machine remembers which is the client's."""
+        with closing(Ledger(self._folder / "ledger.sqlite")) as ledger:
+            ledger.belongs_to(ClientFolder(self._folder).card.key.hex())
+            yield ledger
 
     def _account(self, ledger: Ledger, told: Agreement) -> RunAccount:
         plan = told.own_plan
         assert plan is not None
-        return ledger.open_run(told.proposal.digest.hex()[:32], *_itself(self._population, plan))
+        return ledger.open_run(_in_ledger(told.proposal.digest.hex()), *_itself(self._population, plan))
 
     def _change(self, digest: bytes, **values: Any) -> None:
         entry = self._runs[digest.hex()]
@@ -104,6 +143,11 @@ class Diary:
 
     def _write(self) -> None:
         write_text(self._path, json.dumps(self._runs, indent=2) + "\n")
+
+
+def _in_ledger(digest: str) -> str:
+    """A run's name there."""
+    return digest[:32]
 
 
 def _itself(federation: str, plan: Plan) -> tuple[str, Plan]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from hush.errors import DataError, UsageError
-from hush.federation.keys import make_authority, make_node_key, read_secret, write_secret
-from hush.federation.members import Card, Members, as_object, check_name, key_of
+from hush.federation.keys import is_node_key, make_authority, make_node_key, read_secret, write_secret
+from hush.federation.members import OWN, Card, Members, as_object, check_name, key_of
 from hush.secagg.identity import Identity
 
 FORMAT = 1
 _ROSTER, _SECRET = "roster.json", "identity.key"
 INVITATION = "invitation.json"
+_HOST, _PORT = re.compile(r"\[?[A-Za-z0-9:][A-Za-z0-9.:%_-]*\]?"), re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,10 @@ class Invitation:
         value = as_object(read_text(path), str(path))
         try:
             if value["format"] != FORMAT:
-                raise DataError(f"{path} has format {value['format']}, and this Hush reads {FORMAT}.")
-            key = key_of(value["server"], "the server")
-            return Invitation(str(value["name"]), str(value["address"]), key, str(value["ca"]), value.get("insecure") is True)
+                raise DataError(f"{path} has format {value['format']!r}, and this Hush reads {FORMAT}.")
+            key, name, address = key_of(value["server"], "the server"), check_name(str(value["name"])), str(value["address"])
+            split_address(address)
+            return Invitation(name, address, key, str(value["ca"]), value.get("insecure") is True)
         except KeyError:
             raise DataError(f"{path} is not an invitation that hush federation init writes.") from None
 
@@ -90,9 +93,11 @@ class ServerFolder:
         members = self.members
         if card.server != members.server:
             raise UsageError(f"The card of '{card.name}' is for another federation: enrol it with {self.path / INVITATION}.")
-        for what in ("name", "key"):
+        if not is_node_key(card.node):
+            raise UsageError(f"The card of '{card.name}' has a node key that hush federation enroll does not write: enrol it anew.")
+        for what, called in OWN.items():
             if getattr(card, what) in [getattr(known, what) for known in members.cards]:
-                raise UsageError(f"The roster has a client with the {what} of '{card.name}' already.")
+                raise UsageError(f"The roster has a client with the {called} of '{card.name}' already.")
         return self._write_roster(Members(members.server, (*members.cards, card)))
 
     def remove(self, name: str) -> Members:
@@ -167,10 +172,10 @@ def _new_identity(path: Path) -> Identity:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port`."""
+    """`host:port`, in letters that a terminal shows and no command takes for a flag."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"An address is HOST:PORT, such as fl.hospital.org:9443, not '{address}'.")
+    if not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
+        raise UsageError(f"An address is HOST:PORT, such as fl.hospital.org:9443, not {address!r}.")
     return host.strip("[]"), int(port)
 
 

@@ -21,7 +21,7 @@ from hush.errors import HushError, UsageError
 from hush.federation import letters
 from hush.federation.contribution import Contributor, Steps
 from hush.federation.data import Held, stand_in_task, task_of
-from hush.federation.diary import Diary
+from hush.federation.diary import Before, Diary
 from hush.federation.folders import ClientFolder
 from hush.federation.letters import BadLetter, Letter
 from hush.federation.proposal import Agreement, Proposal, agree
@@ -31,8 +31,8 @@ from hush.secret import Secret
 KEYS_AHEAD = 64
 """Rounds of the secure sum that a client sends keys for at once."""
 
-Decide = Callable[[Agreement, int, float], "bool | str | None"]
-"""Whether to take part, as this number, after runs of that epsilon in all: True, or why not; None where nobody has said yet."""
+Decide = Callable[[Agreement, int, Before], "bool | str | None"]
+"""Whether to take part, as this number, after all that was agreed to before: True, or why not; None where nobody has said yet."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,14 @@ class Member:
                     return self._take_part(told)
                 if kind == "over":
                     return self._end(told)
+            except BadLetter:
+                raise
             except (Refused, BadMessage, UsageError) as refusal:
                 self._say(f"refused: {refusal}")
                 return self._write(told, {"kind": "refused", "why": str(refusal)})
+            except Exception as error:  # this machine's: its owner must mend it, and what it is about is nobody else's business
+                self._say(f"CANNOT TAKE PART: {error or type(error).__name__}")
+                return self._write(told, {"kind": "refused", "why": "it cannot take part, and its owner is told why"})
         raise BadLetter(f"A letter asks for {kind!r}, which a client does not do.")
 
     # -- consent -------------------------------------------------------------------------------------------------------------------
@@ -102,16 +107,17 @@ class Member:
             raise BadLetter("A proposal is missing.")
         with _told_to_both():
             proposal = Proposal.read(_text(letter.pieces[0]))
+        if self._diary.ended(proposal.digest):
+            raise UsageError("This run is over: propose another one.")
         if self._joined is None or self._joined.told.proposal.digest != proposal.digest:
             with _told_to_both():
                 told = self._understood(proposal)
             number = proposal.members.roster.numbers[self.key]
-            if not self._diary.knows(proposal.digest):
-                said = self._decide(told, number, self._diary.epsilon)
-                if said is None:
-                    return self._write(letter, {"kind": "later"})
-                if said is not True:
-                    return self._write(letter, {"kind": "no", "why": str(said)})
+            said = self._decide(told, number, self._diary.before(told))
+            if said is None:
+                return self._write(letter, {"kind": "later"})
+            if said is not True:
+                return self._write(letter, {"kind": "no", "why": str(said)})
             try:
                 held = Held.read(self._source, proposal.examples)
             except HushError as error:  # where it lies is nobody's business
@@ -119,10 +125,10 @@ class Member:
                 return self._write(letter, {"kind": "no", "why": "its table cannot be read"})
             if lacking := held.missing_columns(proposal.examples):
                 return self._write(letter, {"kind": "no", "why": f"its table has no column {', '.join(lacking)}"})
-            adds = self._placed(told, number, held)
+            joined = self._join(self._placed(told, number, held))
             if not self._diary.knows(proposal.digest):
                 self._diary.agreed(told)
-            self._joined = self._join(adds)
+            self._joined = joined
         return self._yes(letter, self._joined)
 
     def _understood(self, proposal: Proposal) -> Agreement:
@@ -143,11 +149,12 @@ class Member:
         rows do not fit the proposal trains on as many of nobody and sends its noise alone; it says so here, and to nobody else."""
         run, place = told.run, pick_device("auto")
         own = None if run.noise_seed is None else Secret.of_seed(run.seed, run.noise_seed)
+        model = told.proposal.model()  # once, whatever the rows are: building it takes time
         try:
-            usable, data = True, place_data(task_of(told.proposal, held), place, getattr(torch, run.dtype), apart=True)
+            usable, data = True, place_data(task_of(told.proposal, model, held), place, getattr(torch, run.dtype), apart=True)
         except Exception as error:  # whatever it is, it may be about the data
             self._say(f"THE DATA CANNOT BE USED, and only noise is sent: {error}")
-            nobodys = stand_in_task(told.proposal, held.records(told.proposal.examples))
+            nobodys = stand_in_task(told.proposal, model, held.records(told.proposal.examples))
             usable, data = False, place_data(nobodys, place, getattr(torch, run.dtype), apart=True)
         return Contributor(told, number, data, usable, own)
 
@@ -193,7 +200,7 @@ class Member:
         digest = joined.told.proposal.digest
         try:
             if joined.client.opened > before:  # on disk, and paid for, before the server can open anything
-                self._diary.charge(joined.told, joined.client.next_round)
+                self._diary.charge(joined.told, joined.client.opened)
                 self._say(f"takes part in sum {joined.client.opened} of at most {joined.told.participations}")
             self._diary.note(digest, joined.client.next_round, joined.client.opened)
         except Exception as error:  # what cannot be counted is not said: this client leaves, with all that its rounds are hidden by
@@ -222,12 +229,14 @@ class Member:
             return joined.adds.silenced().vector(index, values, steps.again())
 
     def _end(self, letter: Letter) -> bytes:
-        joined = self._joined
-        if joined is not None and joined.told.proposal.digest.hex() == letter.text("run"):
-            self._diary.over(joined.told.proposal.digest)
-            self._say(f"the run is over; this client was in {joined.client.opened} sums")
-            self._joined = None
-        self.over.set()
+        """The run that this client is in, or was in before it was started again. Of an earlier one it means nothing any more."""
+        joined, run = self._joined, _digest(letter)
+        if self._diary.knows(run) and not self._diary.ended(run):
+            self._diary.over(run)
+            if joined is None or joined.told.proposal.digest == run:
+                self._say("the run is over" + ("" if joined is None else f"; this client was in {joined.client.opened} sums"))
+                self._joined = None
+                self.over.set()
         return self._write(letter, {"kind": "bye"})
 
     def _write(self, letter: Letter, head: dict[str, Any], pieces: list[bytes] | None = None) -> bytes:
@@ -245,6 +254,14 @@ def _told_to_both() -> Iterator[None]:
         raise UsageError(str(error)) from error
     except Exception as error:
         raise UsageError(f"The proposal makes no sense here: {type(error).__name__}.") from error
+
+
+def _digest(letter: Letter) -> bytes:
+    """Which run a letter is of."""
+    try:
+        return bytes.fromhex(letter.text("run"))
+    except ValueError:
+        raise BadLetter("A letter names no run.") from None
 
 
 def _text(piece: bytes) -> str:

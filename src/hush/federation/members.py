@@ -15,13 +15,15 @@ from hush.secagg.identity import KEY_BYTES, Identity, Roster, is_signed
 
 CARD_FORMAT = 2
 """Cards of format 1 had no number, and named no federation."""
+OWN = {"name": "name", "key": "key", "node": "node key"}
+"""What no two clients share, and what it is called."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def check_name(name: str) -> str:
     """A name that is a file's name, too."""
     if not _NAME.fullmatch(name):
-        raise UsageError(f"A name has letters, digits, '.', '_' and '-', at most 64 of them, not '{name}'.")
+        raise UsageError(f"A name has letters, digits, '.', '_' and '-', at most 64 of them, not {name!r}.")
     return name
 
 
@@ -62,7 +64,7 @@ class Card:
         try:
             if value.get("format", 1) != CARD_FORMAT:
                 raise DataError(
-                    f"{where} has format {value.get('format', 1)}, and this Hush reads {CARD_FORMAT}: enrol the client anew."
+                    f"{where} has format {value.get('format', 1)!r}, and this Hush reads {CARD_FORMAT}: enrol the client anew."
                 )
             card = Card.of(value, where, key_of(value["server"], f"the server in {where}"))
             signature = bytes.fromhex(value["signature"])
@@ -90,9 +92,9 @@ class Members:
     cards: tuple[Card, ...]
 
     def __post_init__(self) -> None:
-        for what in ("name", "key"):
+        for what, called in OWN.items():
             if len({getattr(card, what) for card in self.cards}) < len(self.cards):
-                raise UsageError(f"Two clients have the same {what}: each has its own.")
+                raise UsageError(f"Two clients have the same {called}: each has its own.")
 
     @cached_property
     def roster(self) -> Roster:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -36,6 +38,10 @@ from hush.tasks.models.pixels import on_pixels
 from hush.version import __version__
 
 FORMAT = 1
+DTYPES = ("bool", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
+"""What inputs are made of."""
+MOST_NUMBERS = 2**24
+"""In one example: whoever proposes more wants a client's memory."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,34 @@ class Examples:
     def of(value: Any) -> Examples:
         tuples = {key: tuple(value[key]) for key in ("shape", "mean", "std")}
         features = None if value["features"] is None else tuple(value["features"])
-        return Examples(**value | tuples | {"features": features})
+        told = Examples(**value | tuples | {"features": features})
+        if wrong := [name for name, right in _sense(told).items() if not right]:
+            raise UsageError(f"The proposal describes examples that there cannot be, by their {', '.join(wrong)}.")
+        return told
+
+
+def _sense(told: Examples) -> dict[str, bool]:
+    """Whether each word on examples can be meant: whatever a server wrote, it ends here and not in the middle of training."""
+    known, scales = told.categories, (*told.mean, *told.std)
+    channels = told.shape[:1] if told.mean or told.std else (0,)
+    return {
+        "shape": _is_shape(told.shape),
+        "dtype": told.dtype in DTYPES,
+        "classes": type(told.classes) is int and told.classes >= 1,
+        "target": isinstance(told.target, str),
+        "features": _are(told.features or (), str),
+        "categories": isinstance(known, dict) and all(isinstance(v, list) and _are(v, str | int | float) for v in known.values()),
+        "mean and std": _are(scales, int | float) and channels == (len(told.mean),) == (len(told.std),) and 0 not in told.std,
+        "numbers": isinstance(told.numbers, bool),
+    }
+
+
+def _is_shape(shape: tuple[int, ...]) -> bool:
+    return len(shape) <= 8 and all(type(size) is int and size >= 1 for size in shape) and math.prod(shape) <= MOST_NUMBERS
+
+
+def _are(values: Iterable[Any], kind: Any) -> bool:
+    return all(isinstance(value, kind) for value in values)
 
 
 @dataclass(frozen=True)
@@ -136,6 +169,19 @@ class Proposal:
         network = build_model(run.model, torch.Size(told.shape), told.classes, derive(run.seed, 11))
         return on_pixels(network, told.mean, told.std) if told.mean else network
 
+    def refuse_another_size(self) -> None:
+        """A model of another size than the proposal says, before any memory is taken for it."""
+        try:
+            with torch.device("meta"):
+                count = sum(p.numel() for p in self.model().parameters() if p.requires_grad)
+        except HushError:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}, where it is made without memory for its weights (torch.device('meta'))"
+            raise UsageError(f"The size of {self.run.model} cannot be told: {why}.") from error
+        if count != self.parameters:
+            raise UsageError(f"The model has {count:,} parameters here, and the server says {self.parameters:,}.")
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -172,6 +218,7 @@ def agree(proposal: Proposal, own_code: str | None = None) -> Agreement:
     """Method, plan and terms from a proposal; `own_code` is where a method of one's own lies here, as `FILE.py:NAME`."""
     run, clients = proposal.run, len(proposal.members.cards)
     refuse_what_cannot_travel(run, clients)
+    proposal.refuse_another_size()
     method = methods.build(_here(run, own_code), **run.set)
     refuse_public_at_clients(method)
     named = proposal.examples.person is not None
@@ -206,6 +253,8 @@ def refuse_what_cannot_travel(run: RunConfig, clients: int) -> None:
             f"Of clients that come and go nobody knows who might have been drawn, so '{run.sampling}' sampling amplifies nothing.",
             "Take turns (--sampling rotation), or let everybody flip a coin that stays secret (--sampling secret).",
         )
+    if run.dtype not in ("float32", "float64"):
+        raise UsageError(f"dtype must be float32 or float64, not {run.dtype!r}.")
     if run.masks not in (None, "fresh"):
         raise UsageError(
             "Amortised masks cannot do without anybody, and over a network somebody is always missing: take fresh ones."

@@ -59,6 +59,8 @@ class RemoteFederation(Remote):
         self.name = self.proposal.digest
         self._ahead: _Ahead | None = None
         self._waited: dict[str, float] = {}
+        self._lost: list[set[int]] = []
+        """Of the last rounds that were paid for and not opened: who is suspected in each."""
         self.opened: ServerRound | None = None
         """The last round of the secure sum that was opened."""
         self.attempts = 0
@@ -86,6 +88,7 @@ class RemoteFederation(Remote):
         self, run: Run, now: Snapshot, ids: Tensor, rnd: Round, public: Public, pay: Callable[[Tensor | None], int]
     ) -> Summed:
         """One round's sum. A round that breaks off before anything was opened costs nothing, and is tried again."""
+        self._refuse_to_lose_more()
         asked, after = _cohorts(run, now, ids)
         sent, received, broken = self._post.sent, self._post.received, 0
         broadcast = letters.pack([now.params, *public])
@@ -103,6 +106,8 @@ class RemoteFederation(Remote):
                 self._ahead = None  # it was shared among those of before
                 self.tell(f"round {now.round + 1} breaks off: {reason} It is tried again.")
                 continue
+            if total is not None:
+                self._lost = []
             summed = None if total is None else torch.from_numpy(total).to(now.params.device)
             sent, received = self._post.sent - sent, self._post.received - received
             waited = {what: round(seconds, 3) for what, seconds in self._waited.items()}
@@ -119,7 +124,7 @@ class RemoteFederation(Remote):
         """The sum, what was charged, and why there is none where it could not be opened; `Aborted` where nothing was charged."""
         current = self._shared(index, asked)
         deliveries, charges = current.advance(), None
-        if self.terms.threat == "malicious":  # to clients a vector counts when it leaves: so it does here
+        if current.session.opens_without_one:  # to clients a vector counts when it leaves: so it does here
             charges = pay()
         self._deliver(index, current, deliveries, after, broadcast)
         try:
@@ -127,16 +132,35 @@ class RemoteFederation(Remote):
         except Aborted as reason:
             if charges is None:
                 raise
-            return None, charges, str(reason)
+            return self._lose(current, index, charges, reason)
         charges = pay() if charges is None else charges
         try:
             while openings:
                 self._trip(_alone(openings), [current], index)
                 openings = current.advance()
         except Aborted as reason:
-            return None, charges, str(reason)
+            return self._lose(current, index, charges, reason)
         self.opened = current
         return current.signed_total, charges, ""
+
+    def _lose(self, current: ServerRound, index: int, charges: int, reason: Aborted) -> tuple[None, int, str]:
+        """A round that was paid for, and has no sum."""
+        self._lost.append(set(current.suspects))
+        self.tell(f"round {index + 1} is paid for and has no sum: {reason}{self._suspected(self._lost[-1])}")
+        return None, charges, str(reason)
+
+    def _refuse_to_lose_more(self) -> None:
+        if len(self._lost) < self.patience.lost:
+            return
+        blamed = self._suspected(set.intersection(*self._lost))
+        raise Unreachable(
+            f"{len(self._lost)} rounds in a row were paid for and have no sum.{blamed} Nothing more is spent: go on (--resume) "
+            "when the cause is mended, or without a client that is suspected (hush federation remove), which is a new run."
+        )
+
+    def _suspected(self, numbers: set[int]) -> str:
+        names = ", ".join(map(self.attendance.name_of, sorted(numbers)))
+        return f" Suspected, by what others sent or showed: {names}." if names else ""
 
     def _shared(self, index: int, asked: tuple[int, ...]) -> ServerRound:
         """A round whose shares are here: the one that was begun with the last vectors, or one with a trip of its own."""

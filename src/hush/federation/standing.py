@@ -40,6 +40,10 @@ class Standing:
     """It was told that the run is over."""
     asked_again: float = 0.0
     keys_until: int = 0
+    came: bool = False
+    """It agreed, be it long ago."""
+    next: int = 0
+    """The first round that it may join, as it says."""
 
     def in_words(self, reachable: bool) -> str:
         if self.refused:
@@ -108,11 +112,13 @@ class Attendance:
     # -- waiting -------------------------------------------------------------------------------------------------------------------
 
     def gather(self, asked: Iterable[int]) -> None:
-        """Wait until enough of these clients agreed, are there, and sent keys: all of those who were never there, and of the others
-        as many as a sum needs."""
+        """Wait until enough of these clients agreed, are there, and sent keys: all of those who never agreed, and of the others as
+        many as a sum needs."""
         wanted, since, told = set(asked), time.monotonic(), ""
+        self._propose(self._may_be_back(wanted))
         while not self._enough(wanted):
             self._propose([*self._missing(wanted), *self._others(wanted)])
+            self.go_on_from(self._joinable(wanted))
             if not (missing := self._missing(wanted)):
                 return
             names = ", ".join(map(self.name_of, missing[:5])) + (", ..." if len(missing) > 5 else "")
@@ -125,23 +131,34 @@ class Attendance:
 
     def _enough(self, wanted: set[int]) -> bool:
         missing = self._missing(wanted)
-        never_there = any(not self._has_keys(self._clients[number]) for number in missing)
+        never_there = any(not self._clients[number].came for number in missing)
         return not never_there and len(wanted) - len(missing) >= self._server.terms.fewest(len(wanted))
+
+    def _joinable(self, wanted: set[int]) -> int:
+        """The first round that as many of them may join as a sum needs. After a server died, clients know of rounds that nobody
+        kept; but one that names a round far ahead is done without, where one may be missing, and not followed."""
+        near = self.next_round + MOST_AHEAD
+        named = sorted(state.next for state in map(self._clients.__getitem__, wanted) if state.agreed and state.next < near)
+        fewest = self._server.terms.fewest(len(wanted))
+        return named[fewest - 1] if len(named) >= fewest else 0
 
     def _missing(self, wanted: set[int]) -> list[int]:
         return sorted(number for number in wanted if not self._ready(number))
 
     def _ready(self, number: int) -> bool:
         state = self._clients[number]
-        return state.agreed and state.fresh and self._has_keys(state)
-
-    def _has_keys(self, state: Standing) -> bool:
-        return state.keys_until > self.next_round
+        return state.agreed and state.fresh and number in self._server.ready(self.next_round)
 
     def _others(self, wanted: set[int]) -> list[int]:
         """Clients of later rounds, whose yes and keys should be here by then."""
         before = time.monotonic() - _OTHERS
         return [n for n, one in enumerate(self._clients) if n not in wanted and not self._ready(n) and one.asked_again < before]
+
+    def _may_be_back(self, wanted: set[int]) -> list[int]:
+        """Those whom a round does without, since they were started again or were gone until their keys were used up."""
+        before, invited = time.monotonic() - _OTHERS, self._server.ready(self.next_round)
+        gone = [n for n in wanted if self._clients[n].came and not (self._clients[n].agreed and n in invited)]
+        return sorted(n for n in gone if self._clients[n].asked_again < before)
 
     def _gave_up(self, missing: list[int], names: str) -> Unreachable:
         refused = next((one for one in map(self._clients.__getitem__, missing) if one.refused), None)
@@ -175,10 +192,9 @@ class Attendance:
 
     def _said_yes(self, number: int, answer: Letter) -> None:
         state = self._clients[number]
-        state.agreed, state.fresh, state.refused = True, True, ""
+        state.agreed, state.fresh, state.came, state.refused = True, True, True, ""
         further = answer.head.get("next")
-        if isinstance(further, int) and further < self.next_round + MOST_AHEAD:  # a client knows of rounds that nobody kept
-            self.go_on_from(further)
+        state.next = further if isinstance(further, int) else 0
         self.take_keys(number, answer.pieces[0])
 
     def _said_no(self, state: Standing, why: str) -> None:

@@ -376,6 +376,16 @@ class Ledger:
             self._recall(lambda: seen.claim(run, self.id))
             self._claimed.add(run)
 
+    def belongs_to(self, owner: str) -> None:
+        """Whoever has one ledger has no second one, of a copy of all else: what was spent in the first would not be in it."""
+        name = f"the ledger of {owner}"
+        self._claim(name)
+        if self.charged_here(name) is False:
+            raise LedgerError(
+                f"{self.path} is not the ledger that this machine has seen of the same owner: what was spent in that one would be "
+                "forgotten. Use the folder that it is in."
+            )
+
     def charged_here(self, run: str) -> bool | None:
         """Whether this machine remembers that a run was charged in this ledger, or in another; None where it does not know it."""
         known = self._recall(lambda: seen.charged_in(run, self._look))

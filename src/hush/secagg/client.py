@@ -42,7 +42,7 @@ from hush.secagg.messages import (
     vote_statement,
 )
 from hush.secagg.packing import pack
-from hush.secagg.terms import Session, Terms
+from hush.secagg.terms import ABSENT, Session, Terms
 
 GetVector = Callable[[], npt.NDArray[np.integer]]
 
@@ -65,8 +65,8 @@ class Client:
 
     @property
     def opened(self) -> int:
-        """Sums that this client let be opened, whatever the server says came of them; with a malicious server, those that it sent
-        a vector to, since others may open them. To be kept like `next_round`."""
+        """Sums that this client sent a vector to, whatever the server says came of them: others may open them. Where none can be
+        opened without it (`Terms.opens_without_one`), those that it helped to open. To be kept like `next_round`."""
         return self._tally.opened
 
     @property
@@ -203,7 +203,9 @@ class ClientRound:
         if digests[session.places[self._me]] != self._keys.signed.digest(self._me):
             raise Refused("The server shows others another key for this client than its own, or one of before it was started anew.")
         own = session.places[self._me]
-        around = neighbours_of(session.graph_seed, count, degree, own)[own]
+        around = [j for j in neighbours_of(session.graph_seed, count, degree, own)[own] if digests[j] != ABSENT]
+        if len(around) < session.graph.threshold:
+            raise Refused(f"{len(around)} neighbours have keys, and {session.graph.threshold} are needed.")
         for place, raw in zip(around, reader.pieces(len(around), SIGNED_KEY_BYTES), strict=True):
             number, key = cohort[place], SignedKey.from_bytes(raw)
             if key.digest(number) != digests[place]:
@@ -283,7 +285,7 @@ class ClientRound:
         if given is None:
             raise UsageError("The sum needs this client's vector.")
         own = terms.own_copy(given)
-        if terms.threat == "malicious":  # others may open the sum without asking this client again
+        if self.session.opens_without_one:
             self._tally.count()
         self._masked = True
         seeds = {j: self._pairs[j].seed(self._digest, self._me, j) for j in held}
@@ -304,6 +306,8 @@ class ClientRound:
         survivors = from_bitmap(told, cohort, None)
         if self._me not in survivors:
             raise Refused("The server counts this client among the vanished, whose masks are opened, and yet asks it.")
+        if ghosts := survivors & self.session.absent:
+            raise Refused(f"Client {min(ghosts)} is said to be in the sum, and it has no keys in this round.")
         if len(survivors) < self.session.fewest:
             raise Refused(
                 f"The sum holds {len(survivors)} of {len(cohort)} clients, and {self.session.fewest} are the fewest agreed on: "
@@ -314,7 +318,7 @@ class ClientRound:
         living = len(survivors & self._held.keys())
         if living < self.session.graph.threshold:
             raise Refused(f"{living} neighbours are in the sum, and {self.session.graph.threshold} are needed.")
-        if self.session.terms.threat != "malicious":
+        if not self.session.opens_without_one:
             self._tally.count()
         self._survivors, self._told = survivors, told
         if self.session.terms.threat == "malicious":

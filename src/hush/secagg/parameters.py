@@ -148,13 +148,18 @@ def complete_graph(clients: int, corrupted: int, dropped: int, threat: str) -> G
     For "curious" t is the middle of what is feasible. Every t of that range survives d dropouts, so it costs nothing of what was
     asked for, and c and d may both be exceeded by about as much before anything goes wrong; an odd one goes to privacy, since a
     failed round is seen and repeated, and a leak is neither. For "malicious" t is over half of the holders already: the least one.
+
+    *Where nobody may vanish* t is all holders (of a curious server; in a sparse graph as well). No sum is then opened without every
+    client's own opening, and a vector whose sum is not opened cost its client nothing: see `Terms.opens_without_one`.
     """
     holders = clients - 1
     least = corrupted + 1 if threat == "curious" else (holders + corrupted) // 2 + 1
     low, high = max(least, _LEAST_THRESHOLD), holders - dropped
     if low > high:
         return None
-    return Graph(holders, (low + high + 1) // 2 if threat == "curious" else low, complete=True)
+    if threat == "malicious":
+        return Graph(holders, low, complete=True)
+    return Graph(holders, (low + high + 1) // 2 if dropped else high, complete=True)
 
 
 def tail(clients: int, marked: int, degree: int, least: int) -> float:

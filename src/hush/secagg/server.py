@@ -41,7 +41,7 @@ from hush.secagg.messages import (
     vote_statement,
 )
 from hush.secagg.packing import Vector, add_packed, kind_of, reduced, signed
-from hush.secagg.terms import Session, Terms
+from hush.secagg.terms import ABSENT, Session, Terms
 from hush.secagg.unmask import take_masks
 
 
@@ -85,14 +85,17 @@ class Server:
         return set(self._keys.of(round))
 
     def open(self, round: int, cohort: Iterable[int]) -> ServerRound:
-        """A round over those of `cohort` whose keys are here."""
+        """A round over those of `cohort` whose keys are here. Others are listed as absent where a smaller one would be refused."""
         if round < self.next_round:
             raise UsageError(f"Round {round} is over: rounds only go forward.")
         keys = self._keys.of(round)
-        members = tuple(sorted(number for number in set(cohort) if number in keys))
-        if len(members) < self.terms.smallest:
-            raise Aborted(f"{len(members)} clients have keys for round {round}, and {self.terms.smallest} are needed.")
-        digests = tuple(keys[number].digest(number) for number in members)
+        asked, smallest = sorted(set(cohort)), self.terms.smallest
+        there, gone = [n for n in asked if n in keys], [n for n in asked if n not in keys]
+        members = tuple(sorted([*there, *gone[: max(0, smallest - len(there))]]))
+        if len(members) < smallest or len(there) < self.terms.fewest(len(members)):
+            needed = f"{self.terms.fewest(smallest)} of at least {smallest} are needed"
+            raise Aborted(f"{len(there)} clients have keys for round {round}, and {needed}.")
+        digests = tuple(keys[number].digest(number) if number in keys else ABSENT for number in members)
         session = Session(self.terms, self.roster, round, members, digests)
         try:
             _ = session.graph
@@ -100,7 +103,7 @@ class Server:
             raise Aborted(str(reason)) from None
         self.next_round = round + 1
         self._keys.forget(round)
-        return ServerRound(self._identity, session, {number: keys[number] for number in members}, self._workers)
+        return ServerRound(self._identity, session, {number: keys[number] for number in there}, self._workers)
 
     def __repr__(self) -> str:
         return f"Server({self.roster!r}, next round {self.next_round})"
@@ -111,10 +114,11 @@ class ServerRound:
 
     def __init__(self, identity: Identity, session: Session, keys: dict[int, SignedKey], workers: int | None = None) -> None:
         self.session, self._identity, self._keys, self._workers = session, identity, keys, workers
-        around = neighbours_of(session.graph_seed, len(keys), session.graph.degree)
-        self._around = {number: tuple(session.cohort[place] for place in around[own]) for own, number in enumerate(session.cohort)}
+        around = neighbours_of(session.graph_seed, len(session.cohort), session.graph.degree)
+        near = {number: (session.cohort[place] for place in around[own]) for own, number in enumerate(session.cohort)}
+        self._around = {number: tuple(j for j in near[number] if j in keys) for number in keys}
         self.stage = Stage.SHARES
-        self.waiting: set[int] = set(session.cohort)
+        self.waiting: set[int] = set(keys)
         """Who has not answered in this stage."""
         self._sealed: dict[int, dict[int, bytes]] = {}
         self._commitments: dict[int, bytes] = {}
@@ -125,11 +129,12 @@ class ServerRound:
         self._complaints: dict[int, int] = {}
         self._votes: dict[int, bytes] = {}
         self._shown: dict[int, dict[int, bytes]] = {}
+        self._doubted: set[int] = set()
         self.included: tuple[int, ...] = ()
         """Whose vectors the sum holds."""
         self.suspects: tuple[int, ...] = ()
-        """Who showed a share that does not fit the others, or sent letters that could not be opened; the word of one client is
-        enough to be listed here, and nobody should be banned for it alone."""
+        """Who showed a share that does not fit the others, sent letters that could not be opened, or may have dealt false ones;
+        the word of one client is enough to be listed here, and nobody should be banned for it alone."""
         self.bytes_up: dict[int, int] = dict.fromkeys(session.cohort, 0)
         self.bytes_down: dict[int, int] = dict.fromkeys(session.cohort, 0)
 
@@ -225,7 +230,7 @@ class ServerRound:
             number: self._letter(
                 Kind.INVITATION, number, common + b"".join(self._keys[j].to_bytes() for j in self._around[number]), about
             )
-            for number in cohort
+            for number in self._keys
         }
 
     def advance(self) -> dict[int, bytes]:
@@ -243,7 +248,7 @@ class ServerRound:
         except Aborted as reason:
             reason.opening = self.stage is Stage.OPENING
             self.stage = Stage.ABORTED
-            self.suspects = tuple(sorted({*self.suspects, *self._complaints}))
+            self.suspects = tuple(sorted({*self._doubted, *self._complaints}))
             raise
         return {}
 
@@ -304,7 +309,7 @@ class ServerRound:
     def _open(self) -> None:
         """Put together what must go: the own masks of those in the sum, and the pairs of those that are not with those that are."""
         digest, terms = self.session.digest, self.session.terms
-        suspects: set[int] = set()
+        suspects = self._doubted
         # masks that are in the sum with this sign, and must leave it
         plus = [self_seed(self._put_together(number, suspects, alive=True), digest, number) for number in sorted(self._came)]
         minus: list[bytes] = []
@@ -338,6 +343,7 @@ class ServerRound:
                 if (secret := self._fits(number, {y: shown[y] for y in others}, alive)) is not None:
                     suspects.add(self.session.cohort[x - 1])
                     return secret
+        suspects.add(number)
         raise Aborted(f"The shares of client {number} do not fit together: a neighbour showed a false one, or it dealt false ones.")
 
     def _fits(self, number: int, shares: dict[int, bytes], alive: bool) -> bytes | None:

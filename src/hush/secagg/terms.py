@@ -21,6 +21,8 @@ from hush.secagg.identity import Roster
 from hush.secagg.packing import LARGEST_BITS, Vector, packed_bytes, reduced
 from hush.secagg.parameters import THREATS, Graph, exactly, graph_for, leak_bound, whole_above, whole_below
 
+ABSENT = bytes(32)
+"""In the place of a digest of keys: this one has none, and is missing from the round as if it had vanished before it."""
 LARGEST_VECTOR = 2**32 - 2**16
 """Bytes of a packed vector: the length of a message has 32 bits."""
 
@@ -93,6 +95,14 @@ class Terms:
         the corrupted alone sign twice."""
         return (clients + whole_above(self.corrupted, clients)) // 2 + 1
 
+    def opens_without_one(self, clients: int) -> bool:
+        """Whether a sum over so many can be opened though one of them shows nothing: to that one a vector counts when it leaves.
+
+        It cannot where a curious server needs everybody's shares of every secret, as it does where nobody may vanish.
+        """
+        graph = self.graph(clients)
+        return self.threat == "malicious" or graph.threshold < graph.degree
+
     @property
     def honest_min(self) -> int:
         """The fewest honest clients in any sum that is opened, whatever the cohort's size: so many shares of noise it holds.
@@ -130,8 +140,8 @@ class Session:
     cohort: tuple[int, ...]
     """Numbers in the roster, ascending."""
     keys: tuple[bytes, ...] = ()
-    """A digest of each one's keys of this round: a round that is run again has another name, and what was signed in the first
-    one is of no use in the second."""
+    """A digest of each one's keys of this round, or `ABSENT`: a round that is run again has another name, and what was signed in
+    the first one is of no use in the second."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.round < 2**63:
@@ -153,9 +163,18 @@ class Session:
     def graph(self) -> Graph:
         return self.terms.graph(len(self.cohort))
 
+    @cached_property
+    def absent(self) -> frozenset[int]:
+        """Those of the cohort who have no keys: everybody knows that they are in no sum."""
+        return frozenset(number for number, key in zip(self.cohort, self.keys, strict=False) if key == ABSENT)
+
     @property
     def fewest(self) -> int:
         return self.terms.fewest(len(self.cohort))
+
+    @property
+    def opens_without_one(self) -> bool:
+        return self.terms.opens_without_one(len(self.cohort))
 
     @property
     def quorum(self) -> int:

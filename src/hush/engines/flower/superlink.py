@@ -141,7 +141,13 @@ class SuperLink:
         for number, card in enumerate(self._members.cards):
             key = self._place / f"node-{number}.pub"
             key.write_text(card.node + "\n")
-            self._flwr("supernode", "register", str(key), "hush")
+            try:
+                self._flwr("supernode", "register", str(key), "hush")
+            except HushError as error:
+                mend = f"hush federation remove {self._folder.path} {card.name}"
+                raise HushError(
+                    f"The client '{card.name}' cannot be registered: {error} If its card is at fault: {mend}."
+                ) from None
 
     def _run(self) -> None:
         """Start the relay, and wait until it speaks."""
