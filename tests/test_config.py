@@ -56,6 +56,7 @@ def test_a_resolved_run_is_resolved() -> None:
 
 BASE = RunConfig(method="dp-fedavg", clients=40, cohort=10.0, rounds=2, noise=1.0)
 OTHER: dict[str, Any] = {
+    "unit": "person",
     "federation": "ABCDE",
     "method": "fedavg",
     "data": "mnist",

@@ -28,7 +28,7 @@ from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger
 from hush.privacy.plan import in_a_federation, server_plan
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
-from hush.privacy.vocabulary import Enrolled
+from hush.privacy.vocabulary import Enrolled, Persons
 from hush.privacy.written import plan_from_dict
 from hush.recorded import against_ledger, releases, says_nothing_was_released
 from hush.report.certificate_page import certificate_page
@@ -221,7 +221,7 @@ def _figures(certificate: Values) -> Check:
         server = account(server_plan(plan), delta) if known.server is not None else None
         again = proof_to_dict(Proof(plan, account(plan, delta), server, known.no_server, known.claim))
         again |= {"rounds_charged": plan.rounds, "noise_multiplier": plan.noise_multiplier}
-        again |= {"clients": plan.clients if plan.unit is Unit.RECORD else plan.population}
+        again |= {"clients": plan.clients if plan.unit.within_client else plan.population}
         again |= {"claimed_epsilon": (certificate["claim"] or {}).get("epsilon"), "no_guarantee": None}
         again["computed"]["versions"] = certificate["computed"]["versions"]
     except (HushError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -294,8 +294,8 @@ def _refuse_another(asked: Asked, certificate: Values) -> None:
 def _counted(config: RunConfig, certificate: Values) -> str:
     """What of the data the certificate alone knows, in words."""
     plan = certificate.get("plan")
-    if plan is not None and plan["unit"] == "record":
-        return f", for the {plan['population']:,} records of the smallest client that the certificate counts"
+    if plan is not None and Unit(plan["unit"]).within_client:
+        return f", for the {plan['population']:,} {plan['unit']}s of the smallest client that the certificate counts"
     return "" if config.clients is not None else f", for the {certificate['clients']:,} clients that the certificate counts"
 
 
@@ -315,13 +315,15 @@ def _from_settings(config: RunConfig, certificate: Values) -> tuple[Values, set[
     experiment = Experiment.of(config)
     told, ran = plan_from_dict(certificate["plan"]), certificate["configuration"]
     clients, copied = config.clients or certificate["clients"], {"configuration.parameters"}
-    by_record = told.unit is Unit.RECORD
+    by_record = told.unit.within_client
     enrolled = Enrolled(clients, dim=ran["parameters"])
     if told.parameters is not None:
         copied.add("plan.parameters")
     if by_record:
-        enrolled = Enrolled(clients, ran["records"], ran["records_in_all"], ran["parameters"])
+        persons = Persons(ran["rows_of_a_person"], told.phases[0].holders) if config.unit == Unit.PERSON else None
+        enrolled = Enrolled(clients, ran["records"], ran["records_in_all"], ran["parameters"], persons)
         copied |= {"plan.population", "plan.total", "configuration.records", "configuration.records_in_all"}
+        copied |= {"configuration.rows_of_a_person", "plan.phases.0.holders"} if persons is not None else set()
     method = experiment.as_run(enrolled)
     if config.clients is None:
         copied |= {"clients", "configuration.clients", "plan.clients" if by_record else "plan.population"}

@@ -45,6 +45,7 @@ class RunConfig(Settings):
     epsilon: float | None = setting(None, f"Find the noise that spends this epsilon [default: {DEFAULT_EPSILON:g}].")
     budget: float | None = setting(None, "With --noise: stop before the round that exceeds this epsilon.")
     delta: float | None = setting(None, "Delta [default: min(n^-1.1, 0.01), n the clients or, where records are protected, those].")
+    unit: str | None = setting(None, "With a method that protects records: record (a row) or person [default: person if named].")
     sampling: str | None = setting(
         None, "poisson, fixed, bounded, secret or rotation [default: rotation where taking part shows, else poisson]."
     )

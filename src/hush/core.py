@@ -107,6 +107,12 @@ class Shard(NamedTuple):
     slots: bool = False
     """Every client keeps its row for the whole of local training, and no shape depends on who else is there: batches are as wide
     as the clients' `size_class` says, and who has finished waits. A row then is the same, to the last bit, whoever is beside it."""
+    numbers: Tensor | None = None
+    """Of each row of `x`: what its own randomness goes by; None: its place among its client's."""
+
+    def numbers_of(self, rows: Tensor) -> Tensor:
+        """What the randomness of rows `[clients, n]` goes by: an example's own, whoever else was drawn."""
+        return rows - self.start[:, None] if self.numbers is None else self.numbers[rows]
 
 
 class Server(NamedTuple):

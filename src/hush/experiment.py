@@ -18,6 +18,7 @@ from hush.names import pick
 from hush.plugins import code_of
 from hush.privacy.guarantee import Budget
 from hush.privacy.plan import is_private, needs_noise, takes_turns
+from hush.privacy.record_plan import is_record_level, unit_within_clients
 from hush.privacy.shares import SecureSum, as_run
 from hush.privacy.vocabulary import Enrolled
 from hush.settings import Settings
@@ -83,7 +84,7 @@ class Experiment:
 
     def task(self, folder: Path | None = None) -> Task:
         config = self.config
-        return load_task(
+        task = load_task(
             config.data,
             config.model,
             clients=config.clients,
@@ -96,6 +97,7 @@ class Experiment:
             seed=config.seed,
             folder=folder,
         )
+        return task.seen_by(config.unit)
 
     def set_up(self, task: Task) -> Run:
         """Everything checked and placed; nothing trained and nothing written."""
@@ -123,7 +125,7 @@ def resolve(asked: RunConfig, lenient: bool = False) -> Experiment:
         plain: dict[str, Any] = dict.fromkeys(SECURE_KEYS)
         asked = replace(asked, **plain, secure=False, sampling=asked.sampling or "rotation")
     assert method.settings is not None
-    config = _with_clients(asked, method, entry)
+    config = replace(_with_clients(asked, method, entry), unit=_unit(asked, method, entry, lenient))
     config = replace(config, **_limits(asked, method, lenient), set=method.settings.active())
     if config.public is None:
         needed = method.pipeline.needs_public or read_start(config.start)[0] == "public"
@@ -132,6 +134,12 @@ def resolve(asked: RunConfig, lenient: bool = False) -> Experiment:
     experiment = Experiment(config, _fitted(method, config), chosen)
     experiment.cohort.check(experiment.population)
     return experiment
+
+
+def _unit(asked: RunConfig, method: Method, entry: DataSet, lenient: bool) -> str | None:
+    """What is one record, where records are protected."""
+    wanted = None if lenient and not is_record_level(method) else asked.unit
+    return unit_within_clients(method, wanted, entry.person is not None)
 
 
 def _code(config: RunConfig) -> str | None:

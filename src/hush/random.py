@@ -92,11 +92,13 @@ def digest(x: Tensor, keys: tuple[int, ...]) -> tuple[int, ...]:
 
 def row_marks(x: Tensor, batch: int = 1 << 16) -> Tensor:
     """64 bits for each row of `x`: equal rows have equal marks, and different ones hardly ever."""
+    if not len(x):
+        return torch.zeros(0, dtype=torch.int64, device=x.device)
     rows = x.detach().reshape(len(x), -1).contiguous().view(torch.uint8)
     rows = torch.nn.functional.pad(rows, (0, -rows.shape[1] % 8))
     places = torch.arange(rows.shape[1] // 8, device=x.device) * _signed(_GOLDEN)
     parts = [mix(mix(places) ^ part.view(torch.int64)).sum(1) for part in torch.split(rows, batch)]
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
+    return torch.cat(parts)
 
 
 def coins(keys: Tensor, shape: tuple[int, ...], share: float) -> Tensor:

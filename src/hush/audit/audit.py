@@ -52,10 +52,12 @@ def audit(
     rate: float = 0.1,
     scenes: tuple[Scene, ...] | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    unit: str | None = None,
 ) -> Audit:
     """Attack `method` as it runs; `cohort` says which kind of taking part is claimed (default Poisson).
 
-    With a `task`, one training of `rounds` rounds with canaries follows. `tell` hears what is going on.
+    With a `task`, one training of `rounds` rounds with canaries follows. `tell` hears what is going on. `unit` is what a method
+    that protects records takes for one, as in `simulate`.
     """
     if not isinstance(method, Method):
         raise UsageError(f"An audit takes a hush.Method, such as hush.methods.dp_fedavg(), not {method!r}.")
@@ -66,7 +68,8 @@ def audit(
     if is_as_written(method):
         return audit_as_written(method, scenes[0].victims if scenes else SCENES[0].victims)
     if has_own_noise(method):
-        return audit_records(method, cohort or Rotation(1), task, rounds, scenes if scenes is not None else RECORD_SCENES, tell)
+        chosen = scenes if scenes is not None else RECORD_SCENES
+        return audit_records(method, cohort or Rotation(1), task, rounds, chosen, tell, unit)
     if method.local.by_record:
         return audit_summed_records(method, cohort or FixedSize(3), task, rounds, scenes, tell)
     kind, scenes = cohort or Poisson(1), scenes if scenes is not None else SCENES

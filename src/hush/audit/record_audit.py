@@ -25,27 +25,40 @@ from hush.local.as_written import AsWritten, CpfedAsWritten
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import L2Clip
 from hush.privacy.attack import trade_off_of
+from hush.privacy.guarantee import Unit
 from hush.privacy.plan import plan_of
-from hush.privacy.record_plan import record_plan
+from hush.privacy.record_plan import record_plan, unit_within_clients
 from hush.privacy.vocabulary import Enrolled, Plan
 from hush.tasks.task import Task
 
 RECORD_SCENES = (Scene(1, 1.0, 10_000), Scene(4, 0.3, 5_000))
 """The first is sharpest on noise and clip, the second sees which records a step reads."""
+MOST_ROWS = 50
+"""Of a victim who is a person, where the others have from one row on."""
 _CLIENTS, _DIM = 1000, 40
 _REPEATS = 100
 """Of an attack on a paper's claim, with two thousand victims each."""
 
 
 def audit_records(
-    method: Method, cohort: Cohort, task: Task | None, rounds: int, scenes: tuple[Scene, ...], tell: Callable[[str], None]
+    method: Method,
+    cohort: Cohort,
+    task: Task | None,
+    rounds: int,
+    scenes: tuple[Scene, ...],
+    tell: Callable[[str], None],
+    unit: str | None = None,
 ) -> Audit:
-    """Attack the code that trains; `cohort` is the kind whose participations are counted."""
+    """Attack the code that trains; `cohort` is the kind whose participations are counted, `unit` what a record is."""
     local = method.local
     assert isinstance(local, DpSgd)
     if isinstance(local, AsWritten):
         tell("attack on the paper's claim")
         return Audit(method.name, type(cohort).__name__, local.noise or 0.0, (), (_against_claim(method, local),), claimed=True)
+    by_person = unit == Unit.PERSON
+    if task is not None:
+        task = task.seen_by(unit_within_clients(method, unit, task.names_persons))
+        by_person = task.by_person
     tell("structural checks")
     checks = record_checks(method, cohort)
     if task is not None:
@@ -53,7 +66,7 @@ def audit_records(
     attacks = []
     for scene in scenes:
         tell(f"attack on {scene.rounds} rounds, a record in {scene.rate:g} of the batches")
-        attacks.append(_attack(method, local, scene))
+        attacks.append(attack_records(method, scene, MOST_ROWS if by_person else 1, by_person))
     if task is not None:
         tell("training with canary records")
         attacks.append(_training(method, cohort, task, rounds))
@@ -61,22 +74,29 @@ def audit_records(
     return Audit(method.name, type(cohort).__name__, plan.noise_multiplier, tuple(checks), tuple(attacks))
 
 
-def _attack(method: Method, local: DpSgd, scene: Scene) -> Attack:
-    """Victims whose record points one way or the other, by the auditor's coin; each client's messages are watched."""
-    size = max(local.batch_size, round(local.batch_size / scene.rate))
-    stage = RecordStage(replace(method, local=replace(local, steps=1)), _CLIENTS, size, _DIM)
-    plan = plan_of(stage.run.method, stage.run.cohort, Enrolled(_CLIENTS, size, dim=_DIM), scene.rounds)
+def attack_records(method: Method, scene: Scene, rows: int = 1, by_person: bool = False) -> Attack:
+    """Victims whose record points one way or the other, by the auditor's coin; each client's messages are watched.
+
+    A victim has so many `rows`, and nobody at its client has more. What is claimed is claimed of a person or, where the column that
+    names persons is left out, of a row: then more than that is found.
+    """
+    local = method.local
+    assert isinstance(local, DpSgd)
+    clients, size = _CLIENTS if rows == 1 else _CLIENTS // 4, max(local.batch_size, round(local.batch_size / scene.rate))
+    stage = RecordStage(replace(method, local=replace(local, steps=1)), clients, size, _DIM, rows=rows, by_person=by_person)
+    plan = plan_of(stage.run.method, stage.run.cohort, stage.run.data.task.enrolled, scene.rounds)
 
     def played() -> Iterator[Scored]:
         for first in itertools.count(0, scene.rounds):
-            signs = torch.rand(_CLIENTS) < 0.5
-            stage.plant(everywhere(_CLIENTS, _DIM, signs.double() * 2 - 1, 1e3 * stage.local.reach(_DIM)))
-            scores = torch.zeros(_CLIENTS, dtype=torch.float64)
+            signs = torch.rand(clients) < 0.5
+            stage.plant(everywhere(clients, _DIM, signs.double() * 2 - 1, 1e3 * stage.local.reach(_DIM)))
+            scores = torch.zeros(clients, dtype=torch.float64)
             for index in range(first, first + scene.rounds):
                 scores += along(stage.play(index))
             yield scores, signs
 
-    name = f"{scene.rounds} rounds, a record in {scene.rate:g} of the batches"
+    what = f"a {plan.unit} in {scene.rate:g} of the batches" if by_person or rows == 1 else f"a person's {rows} rows"
+    name = f"{scene.rounds} rounds, {what}" + (f", persons of 1 to {rows} rows" if by_person else "")
     return against_plan(name, plan, told_apart(played(), scene.victims))
 
 

@@ -16,6 +16,7 @@ from hush.audit.records import RecordStage, along, everywhere
 from hush.audit.structural import Check, freshness_checks, participations, scale_check
 from hush.cohort import Cohort
 from hush.core import Method
+from hush.engines.setup import place_data
 from hush.local.dp_sgd import DpSgd, Read
 from hush.local.per_example import places_at_once
 from hush.local.records import in_places, side_by_side
@@ -123,7 +124,8 @@ def neighbour_check(method: Method, task: Task) -> Check:
     """
     local = method.local
     assert isinstance(local, DpSgd)
-    learner, train = task.learner("cpu"), task.placed_train("cpu", torch.float32)
+    placed = place_data(task, torch.device("cpu"), torch.float32, apart=False)
+    learner, train = placed.learner, placed.train
     client = int(train.sizes.argmax())
     data = train.shard(torch.tensor([client]))
     count = min(8, int(data.size[0]))
@@ -142,7 +144,8 @@ def neighbour_check(method: Method, task: Task) -> Check:
         added &= not local.exact or (not gone.is_floating_point() and bool(torch.equal(gone, sums([left]))))
     moved = f"moves a step by {worst:.4f} of what is claimed at most"
     told = f"{moved}, and by its own row alone" if local.exact and added else moved if added else f"{moved}, and other rows with it"
-    return Check("one record of the model's own task", worst <= (1 + 1e-12 if local.exact else 1 + 1e-4) and added, told)
+    name, most = f"one {task.enrolled.record} of the model's own task", 1 + (1e-12 if local.exact else 1e-4)
+    return Check(name, worst <= most and added, told)
 
 
 def _chi_square(seen: np.ndarray, expected: np.ndarray) -> float:

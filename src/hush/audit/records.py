@@ -19,7 +19,9 @@ from hush.core import Method
 from hush.engines.summing import clients_of
 from hush.errors import UsageError
 from hush.local.dp_sgd import DpSgd
+from hush.privacy.guarantee import Unit
 from hush.server import Average
+from hush.tasks.persons import grouped
 from hush.tasks.task import Clients, Task
 
 
@@ -33,32 +35,46 @@ class Messages:
 
 
 class RecordStage:
-    """`clients` clients of `size` records each; the first record of each is the victim's, all others are zero."""
+    """`clients` clients of `size` persons each, who have 1 to `rows` rows; the first, who has most, is the victim, all others' are
+    zero. A record is a row, or, `by_person`, all rows of a person."""
 
-    def __init__(self, method: Method, clients: int, size: int, dim: int, cohort: Cohort | None = None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        clients: int,
+        size: int,
+        dim: int,
+        cohort: Cohort | None = None,
+        rows: int = 1,
+        by_person: bool = False,
+    ) -> None:
         local = method.local
         if not isinstance(local, DpSgd):
             raise UsageError(f"{method.name} has no noise inside local training: audit it as it is.")
         self.local = replace(local, lr=1.0, momentum=0.0, prox=0.0, decay=1.0)
-        self.size, self.dim = size, dim
+        each = torch.tensor([rows, *(1 + j % rows for j in range(1, size))])
+        self.size, self.dim, self.rows = int(each.sum()), dim, rows
         method = replace(method, local=self.local, server=Average(1.0))
-        task = Task(
-            model=one_layer(dim),
-            clients=Clients(torch.zeros(clients * size, dim), torch.zeros(clients * size), torch.full((clients,), size)),
-            loss=as_output,
-            name="audit",
-        )
-        self.run = on_stage(method, task, cohort or Rotation(clients), chunk=clients)
+        count, persons = clients * self.size, torch.arange(clients * size).repeat_interleave(each.repeat(clients))
+        self.table = Clients(torch.zeros(count, dim), torch.zeros(count), torch.full((clients,), self.size), persons)
+        task = Task(model=one_layer(dim), clients=self.table, loss=as_output, name="audit")
+        unit = Unit.PERSON if by_person else Unit.RECORD
+        self.run = on_stage(method, task, cohort or Rotation(clients), chunk=clients, unit=str(unit))
         self.ids = torch.arange(clients)
 
     @property
     def victims(self) -> Tensor:
-        """The rows of the victims' records."""
+        """The first rows of the victims."""
         return self.ids * self.size
 
     def plant(self, records: Tensor) -> None:
-        """Give each client's victim this record."""
-        self.run.data.train.x[self.victims] = records.to(self.run.data.train.x.dtype)
+        """Give each client's victim this record, in every row that the victim has."""
+        task, data = self.run.data.task, self.run.data
+        table = self.table if task.by_person else data.train
+        table.x[self.victims[:, None] + torch.arange(self.rows)] = records[:, None].to(table.x.dtype)
+        if task.by_person:
+            train = grouped(table, task.person_rows).examples(table, data.learner.ignored)
+            self.run = replace(self.run, data=replace(data, train=train))
 
     def plant_all(self, records: Tensor) -> None:
         """Give every client these records, `[clients, size, dim]`."""

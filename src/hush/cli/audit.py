@@ -55,7 +55,10 @@ def audit(
         bar = progress.add_task("setting up")
         task = experiment.task(folder) if training else None
         rounds = min(experiment.rounds, 20)
-        result = attack(method, experiment.cohort, task, rounds, rate, tell=lambda what: progress.update(bar, description=what))
+        unit = experiment.config.unit
+        result = attack(
+            method, experiment.cohort, task, rounds, rate, None, lambda what: progress.update(bar, description=what), unit
+        )
     place.write_json("audit.json", result.to_dict())
     drawn = picture(place, "audit.png", lambda: trade_off_figure(result))
     files = [str(place.path / "audit.json"), *([drawn] if drawn else [])]

@@ -30,9 +30,9 @@ def create(
     epsilon: Annotated[float, typer.Option("--epsilon", help="The most that all runs together may spend.")],
     clients: Annotated[int | None, typer.Option("--clients", help="How many they are.")] = None,
     records: Annotated[
-        int | None, typer.Option("--records", help="With --unit record: how many the smallest client holds.")
+        int | None, typer.Option("--records", help="With --unit record or person: how many the smallest client holds.")
     ] = None,
-    unit: Annotated[str, typer.Option("--unit", help="client (default) or record.")] = "client",
+    unit: Annotated[str, typer.Option("--unit", help="client (default), record or person.")] = "client",
     delta: options.Delta = None,
     relation: Annotated[
         str | None, typer.Option("--relation", help="add-remove (default), zero-out or replace-one (default for records).")
@@ -52,8 +52,8 @@ def create(
     if size is None:
         raise UsageError("Give --clients, or with --unit record --records: how many the smallest client holds.")
     check_number("--clients" if who is Unit.CLIENT else "--records", size, least=1, most=10**15)
-    if delta is None and who is Unit.RECORD:
-        raise UsageError("How many records there are in all is not known here: give --delta, below one in so many.")
+    if delta is None and who.within_client:
+        raise UsageError(f"How many {who}s there are in all is not known here: give --delta, below one in so many.")
     chosen = delta if delta is not None else default_delta(size)
     check_delta(chosen)
     with closing(_opened(file, rollback_protection)) as book:
@@ -63,7 +63,7 @@ def create(
         return
     how = ", however runs are chosen" if adaptive else ""
     spent = pool.spent(chosen)
-    whose = f"{size:,} clients" if who is Unit.CLIENT else f"each record of clients that hold {size:,} or more"
+    whose = f"{size:,} clients" if who is Unit.CLIENT else f"each {who} of clients that hold {size:,} or more"
     print(f"{file}: '{population}', {whose}, may spend epsilon {epsilon:g} at delta={at_least(chosen, 2)}{how}.")
     if spent > 0:
         print(f"It has spent {at_least(spent)}" + (": nothing is left." if spent >= epsilon else "."))
@@ -118,7 +118,7 @@ def _opened(file: Path, rollback_protection: bool | None, look: bool = False) ->
 
 def _words(row: dict[str, Any]) -> tuple[str, ...]:
     """A population's line of the table."""
-    who = f"{row['clients']:,} clients" if row["unit"] == "client" else f"records, {row['records']:,} or more to a client"
+    who = f"{row['clients']:,} clients" if row["unit"] == "client" else f"{row['unit']}s, {row['records']:,} or more to a client"
     figure = row["epsilon_adaptive"] if row["adaptive"] else row["epsilon"]
     spent = "no proof" if figure is None else at_least(figure)
     budget = "none" if row["budget"] is None else f"{row['budget']:g}" + (" (adaptive)" if row["adaptive"] else "")
@@ -140,7 +140,7 @@ def _row(pool: Population) -> dict[str, Any]:
     return {
         "name": pool.name,
         "clients": pool.size if pool.unit is Unit.CLIENT else None,
-        "records": pool.size if pool.unit is Unit.RECORD else None,
+        "records": pool.size if pool.unit.within_client else None,
         "unit": str(pool.unit),
         "relation": str(pool.relation),
         "epsilon": spent,

@@ -16,7 +16,7 @@ from hush.names import pick
 from hush.privacy import accountant
 from hush.privacy.guarantee import Relation, Unit, default_delta
 from hush.privacy.plan import plan_of, server_plan
-from hush.privacy.vocabulary import Enrolled, Plan
+from hush.privacy.vocabulary import Enrolled, Persons, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +30,23 @@ class Asked:
     sampling: options.Sampling = None
     participations: Annotated[
         int | None,
-        typer.Option("--participations", help="Most rounds of a client: with --sampling bounded, or with --unit record."),
+        typer.Option("--participations", help="Most rounds of a client: with --sampling bounded, or with --unit record or person."),
     ] = None
     relation: Annotated[
         str | None,
         typer.Option("--relation", help="Neighbours: add-remove (default for clients), replace-one (for records), zero-out."),
     ] = None
-    unit: Annotated[str, typer.Option("--unit", help="Who is protected: client, or record (noise at every local step).")] = "client"
-    records: Annotated[int | None, typer.Option("--records", help="With --unit record: how many the smallest client holds.")] = None
-    batch: Annotated[int | None, typer.Option("--batch", help="With --unit record: records in a batch.")] = None
-    local_steps: Annotated[int, typer.Option("--local-steps", help="With --unit record: noisy steps in a round.")] = 1
-    batches: Annotated[str, typer.Option("--batches", help="With --unit record: poisson (default) or fixed batches.")] = "poisson"
+    unit: Annotated[str, typer.Option("--unit", help="Who is protected: client; record or person, by noise at every step.")] = (
+        "client"
+    )
+    records: Annotated[
+        int | None, typer.Option("--records", help="With --unit record, person: how many units the smallest client has.")
+    ] = None
+    batch: Annotated[int | None, typer.Option("--batch", help="With --unit record, person: how many units a step reads.")] = None
+    local_steps: Annotated[int, typer.Option("--local-steps", help="With --unit record, person: noisy steps in a round.")] = 1
+    batches: Annotated[str, typer.Option("--batches", help="With --unit record, person: poisson (default) or fixed batches.")] = (
+        "poisson"
+    )
     as_json: options.Json = False
 
     @property
@@ -55,7 +61,7 @@ class Asked:
             if self.cohort is None or self.clients is None:
                 raise UsageError("Give --cohort and --clients: how many take part in a round, of how many.")
             if self.participations is not None and self.sampling != "bounded":
-                raise UsageError("--participations goes with --sampling bounded, or with --unit record.")
+                raise UsageError("--participations goes with --sampling bounded, or with --unit record or person.")
             return make_cohort(self.sampling or "poisson", self.cohort, self.participations or 1)
         if self.participations is not None and self.sampling not in (None, "bounded"):
             raise UsageError(f"--sampling {self.sampling} says itself how often a client joins: leave --participations out.")
@@ -79,14 +85,14 @@ class Asked:
         if self.records is None or self.batch is None:
             raise UsageError("Give --records and --batch: how many records the smallest client holds, and how many a step reads.")
         method = dp_fed(clip=1.0, noise=noise, batch_size=self.batch, local_steps=self.local_steps, batches=self.batches)
-        enrolled = Enrolled(self.clients or 1, self.records, dim=1)
+        enrolled = Enrolled(self.clients or 1, self.records, dim=1, persons=Persons() if self.kind is Unit.PERSON else None)
         return plan_of(method, self.drawn(), enrolled, self.rounds, relation)
 
     def chosen_delta(self) -> float:
         """The default is for the clients, or for the records that are known of."""
         if self.delta is not None:
             return self.delta
-        return default_delta(Enrolled(self.clients or 1, self.records).units(records=self.kind is Unit.RECORD))
+        return default_delta(Enrolled(self.clients or 1, self.records).units(records=self.kind.within_client))
 
 
 @options.takes_flags
@@ -142,7 +148,7 @@ def _setting(asked: Asked, plan: Plan, cohort: Cohort) -> str:
         return f"{cohort.size:g} of {plan.population:,} clients, {plan.rounds} rounds"
     phase = plan.phases[0]
     joined = f"{phase.times:,} steps: at most {phase.participations} of {phase.rounds} rounds, {phase.steps} steps each"
-    return f"{asked.batch} of {plan.population:,} records a step, {joined}"
+    return f"{asked.batch} of {plan.population:,} {plan.unit}s a step, {joined}"
 
 
 def _notes(asked: Asked, plan: Plan, cohort: Cohort) -> list[str]:
@@ -152,7 +158,7 @@ def _notes(asked: Asked, plan: Plan, cohort: Cohort) -> list[str]:
         return [cohort.too_short(plan.population, plan.rounds)] if isinstance(cohort, Bounded) and short else []
     if plan.phases[0].participations == plan.rounds > 1 and (asked.sampling or asked.participations is None):
         return [
-            "a client is taken to join every round: which clients are drawn shows, so it amplifies nothing for a record; "
+            f"a client is taken to join every round: which clients are drawn shows, so it amplifies nothing for a {plan.unit}; "
             "--sampling rotation with --cohort and --clients, or --participations, says how often one joins at most"
         ]
     return []

@@ -14,19 +14,21 @@ from hush.cli.console import figures, print_figures, print_json, round_progress,
 from hush.cli.folders import as_folder, done, kept, new_folder, picture
 from hush.cli.interrupt import stop_if_heard
 from hush.cli.options import RunFlags, takes_flags
-from hush.config import CONFIG_FORMAT, runs_of
+from hush.config import CONFIG_FORMAT, RunConfig, runs_of
 from hush.engines.result import Result
 from hush.engines.run import Run
 from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
 from hush.errors import DataError, UsageError
 from hush.experiment import Experiment, on_the_same_clients, resolve
-from hush.privacy.guarantee import at_least
+from hush.privacy.guarantee import Unit, at_least
+from hush.privacy.record_plan import ONE_ROW
 from hush.privacy.rules import warnings_of
 from hush.report.plots import comparison_figure
 from hush.report.seeds import over_seeds
 from hush.report.tables import comparison
 from hush.secagg.terms import Terms
+from hush.tasks.catalogue import dataset
 
 
 @takes_flags
@@ -183,7 +185,7 @@ def _one(ready: Run, folder: RunDir, label: str) -> Result:
     """One run with its progress bar and its page; what speaks against it is said before it begins."""
     plan, delta = ready.privacy.plan, ready.privacy.delta
     told = warnings_of(plan, delta) if plan is not None and delta is not None else ()
-    for line in (*told, *_planned_losses(ready)):
+    for line in (*told, *_one_row(ready.config), *_planned_losses(ready)):
         say(f"note: {line}")
     with round_progress() as progress:
         bar = progress.add_task(label, total=ready.rounds, figures="")
@@ -230,6 +232,11 @@ def _advance(progress: Any, bar: Any) -> Callable[[dict[str, Any]], None]:
     return on_round
 
 
+def _one_row(config: RunConfig) -> list[str]:
+    """That a row of the user's own table is one record, where nothing says whose it is."""
+    return [ONE_ROW] if config.unit == Unit.RECORD and dataset(config.data).own else []
+
+
 def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool) -> None:
     from hush.engines.estimate import estimate
 
@@ -238,7 +245,8 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
         task = e.task(data_dir)
         told = estimate(e.config, e.as_run(task.enrolled), task, e.cohort, _fresh_terms(e, task.train.count))
         rows.append(told | {"settings": dict(e.chosen)})
-    for line in dict.fromkeys(line for row in rows for line in row["warnings"]):
+    notes = [line for e, row in zip(experiments, rows, strict=True) for line in (*row["warnings"], *_one_row(e.config))]
+    for line in dict.fromkeys(notes):
         say(f"note: {line}")
     if as_json:
         print_json(rows[0] if len(rows) == 1 else {"methods": rows})

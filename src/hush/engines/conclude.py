@@ -16,7 +16,6 @@ from hush.engines.run import Run, Snapshot
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import L2Clip
 from hush.plain import plain
-from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import UNPROTECTED, RunAccount
 from hush.privacy.population import Population
 from hush.privacy.settle import as_charged, certify, claim_without_proof, figures_of
@@ -163,7 +162,7 @@ def describe(
     summed: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """The run and its parts as data. How much clients hold is told only where it is no secret: where records are protected."""
-    by_record = plan is not None and plan.unit is Unit.RECORD
+    by_record = plan is not None and plan.unit.within_client
     return {
         "run": config.published(),
         "method": method.name,
@@ -174,6 +173,7 @@ def describe(
         "clients": enrolled.clients,
         "records": enrolled.records if by_record else None,
         "records_in_all": enrolled.total if by_record else None,
+        "rows_of_a_person": enrolled.persons.rows if enrolled.persons is not None else None,
         "parameters": enrolled.dim,
         "rounds": config.rounds,
         "dropout": config.dropout,

@@ -24,6 +24,7 @@ from hush.privacy.settle import certify, figures_of, settle_privacy
 from hush.random import keys_of
 from hush.secagg.terms import Terms
 from hush.secret import Secret
+from hush.tasks.persons import by_person, grouped
 from hush.tasks.task import Clients, Examples, Task, whole
 from hush.transforms import Discretize, TopK
 from hush.transforms.votes import Votes
@@ -71,21 +72,26 @@ def _made_of_zeros(config: RunConfig, task: Task) -> Placed:
     """The model, and clients of the usual size that hold nothing but zeros."""
     place, train = pick_device(config.device), task.train
     learner = task.learner(place)
-    many = max(1, int(train.sizes.float().mean().ceil()))
+    many = max(1, int(task.records.float().mean().ceil()))
     x = torch.zeros(many, *train.x.shape[1:], dtype=train.x.dtype, device=place)
     y = torch.zeros(many, *train.y.shape[1:], dtype=train.y.dtype, device=place)
     learner.probe(x, y)
     public = task.placed("public", place, torch.float32)
     held = {"public": None if public is None else Examples(torch.zeros_like(public.x), torch.zeros_like(public.y))}
     apart = config.secure or config.noise_mode == "secure"
-    learner, train, held = past_frozen_layers(learner, Clients(x, y, torch.tensor([many])), held, apart)
+    clients = Clients(x, y, torch.tensor([many]), torch.arange(many))
+    learner, clients, held = past_frozen_layers(learner, clients, held, apart)
     zeros = held["public"]
-    return Placed(task, learner, train, Server(learner, None if zeros is None else whole(zeros)), None, None)
+    server = Server(learner, None if zeros is None else whole(zeros))
+    if task.by_person:
+        learner, clients = by_person(learner, clients, grouped(clients, task.person_rows))
+    return Placed(task, learner, clients, server, None, None)
 
 
 def _looking(task: Task, data: Placed) -> float:
     """Seconds that frozen layers take to see every example, once, before the first round."""
-    parts = None if data.learner.whole is None else frozen.split(data.learner.whole.module)
+    body = data.server.learner.whole
+    parts = None if body is None else frozen.split(body.module)
     if parts is None:
         return 0.0
     few = torch.zeros(min(100, len(task.train.x)), *task.train.x.shape[1:], dtype=task.train.x.dtype, device=data.learner.device)
@@ -113,7 +119,7 @@ def _training(config: RunConfig, method: Method, task: Task, cohort: Cohort, dat
     own = OwnSecrets.simulated(Secret(bytes(32)), ids.tolist())  # nothing that is drawn here is kept
     shard = Shard(x, y, torch.zeros_like(ids), torch.full_like(ids, len(x)), own)
     rnd, public = Round(0, 0, cohort.size, method.pipeline.room()), data.server.public
-    each_round = _seconds(learner, rnd, method.local, shard, task.train.sizes) * cohort.size / chunk
+    each_round = _seconds(learner, rnd, method.local, shard, task.records) * cohort.size / chunk
     for part in method.pipeline.parts:
         if isinstance(part, TopK | Votes) and public is not None:
             each_round += _seconds(learner, rnd, part.training, public, public.size)
@@ -136,9 +142,11 @@ def _seconds(learner: FlatModel, rnd: Round, local: LocalUpdate, data: Shard, si
 
 def _judging(config: RunConfig, task: Task, data: Placed, rounds: int) -> float:
     """Seconds that all evaluations take."""
-    few = Examples(*(torch.zeros(16, *t.shape[1:], dtype=t.dtype, device=t.device) for t in (data.train.x, data.train.y)))
+    x, y, many = data.train.x, data.train.y, task.by_person  # of persons, who have several rows each
+    x, y = x[:, 0] if many else x, y[..., 0] if many else y
+    few = Examples(*(torch.zeros(16, *t.shape[1:], dtype=t.dtype, device=t.device) for t in (x, y)))
     began = time.perf_counter()
-    data.learner.scores(data.learner.initial(), few.x, few.y)
+    data.server.learner.scores(data.learner.initial(), few.x, few.y)
     each = (time.perf_counter() - began) / 16
     held = (task.placed(part, "cpu", torch.float32) for part in ("validation", "test"))
     validated, tested = (0 if examples is None else len(examples.x) for examples in held)

@@ -34,7 +34,7 @@ def evaluate(run: Run, model: Tensor, part: str) -> Figures:
     measures = run.data.task.measures()
     from_loss = run.data.task.loss is None  # perplexity is then e to the loss, and no outputs need be kept
     wanted = {name: m for name, m in measures.items() if not (m is perplexity and from_loss)}
-    scores = run.data.learner.scores(model, *examples, outputs=bool(wanted))
+    scores = run.data.server.learner.scores(model, *examples, outputs=bool(wanted))
     weight = scores.targets.double()
     loss = _mean(scores.losses, weight)
     found: dict[str, float | None] = {}

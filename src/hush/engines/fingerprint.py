@@ -24,6 +24,8 @@ def fingerprint(method: Method, task: Task, *settings: object) -> dict[str, str]
     told = [repr(part) for part in (method.name, *stations, task.model, *settings, __version__)]
     words = re.sub(r" at 0x[0-9a-f]+", "", "\n".join(told))  # addresses differ from process to process
     held: list[Tensor] = [task.train.x, task.train.y, task.train.sizes]
+    if task.by_person and task.train.persons is not None:
+        held += [task.train.persons, torch.tensor(task.person_rows)]
     for part in (task.test, task.validation, task.public):
         if part is not None:
             held += [part.x, part.y, part.sizes] if isinstance(part, Clients) else list(part)  # type: ignore[arg-type]

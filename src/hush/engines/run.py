@@ -29,6 +29,7 @@ class Placed:
     learner: FlatModel
     train: Clients
     server: Server
+    """What judges and prepares: on rows, also where clients train on persons."""
     validation: Examples | None
     test: Examples | None
     caveats: tuple[str, ...] = ()

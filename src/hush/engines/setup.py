@@ -29,10 +29,12 @@ from hush.own import OwnSecrets
 from hush.privacy.guarantee import Budget
 from hush.privacy.ledger import Ledger
 from hush.privacy.plan import in_a_federation, is_private, needs_noise, takes_turns
+from hush.privacy.record_plan import unit_within_clients
 from hush.privacy.settle import Settled, settle_privacy
 from hush.privacy.shares import SecureSum, as_run, refuse_shares_without_a_secure_sum
 from hush.random import derive, keys_of
 from hush.secret import Secret
+from hush.tasks.persons import by_person, grouped
 from hush.tasks.task import Clients, Examples, Task, whole
 
 
@@ -58,6 +60,7 @@ class Keywords(TypedDict, total=False):
     population: str | None
     rollback_protection: bool
     secure_sum: SecureSum | None
+    unit: str | None
 
 
 def set_up(method: Method, task: Task, **keywords: Unpack[Keywords]) -> Run:
@@ -94,6 +97,8 @@ def config_of(method: Method, task: Task, cohort: Cohort, keywords: Keywords) ->
 def assemble(config: RunConfig, method: Method, task: Task, cohort: Cohort, remote: Remote | None = None) -> Run:
     """Everything checked and placed; nothing trained and nothing written. The clients are `remote`, or simulated here."""
     _refuse_impossible(config)
+    unit = unit_within_clients(method, config.unit, task.names_persons)
+    config, task = replace(config, unit=unit), task.seen_by(unit)
     place, summed = pick_device(config.device), SecureSum.of_config(config)
     refuse_shares_without_a_secure_sum(method, summed)
     method = as_run(method, cohort, task.enrolled, config.noise_mode == "secure", summed, config.dropout)
@@ -129,7 +134,7 @@ def assemble(config: RunConfig, method: Method, task: Task, cohort: Cohort, remo
 
 
 def place_data(task: Task, place: torch.device, dtype: torch.dtype, apart: bool) -> Placed:
-    """Model and examples on the device, tried once; past the layers that nobody trains."""
+    """Model and examples on the device, tried once; past the layers that nobody trains; by person, where the task is."""
     train = task.placed_train(place, dtype)
     task.refuse_impossible_values()
     learner, caveats = task.learner(place, dtype), task.all_caveats
@@ -143,6 +148,11 @@ def place_data(task: Task, place: torch.device, dtype: torch.dtype, apart: bool)
     refuse_broken_metrics(task, learner, held["test"] if held["test"] is not None else held["validation"])
     public = held["public"]
     server = Server(learner, None if public is None else whole(public))
+    if task.by_person:
+        learner, train = by_person(learner, train, grouped(task.train, task.person_rows))
+        learner.probe(train.x, train.y)
+        if apart:
+            learner.probe_nobodys(train.x, train.y)
     return Placed(task, learner, train, server, held["validation"], held["test"], caveats)
 
 
@@ -165,7 +175,7 @@ def past_frozen_layers(
 
 def fitted(method: Method, data: Placed) -> Method:
     """The method, told how many public examples and classes there are, where a part of it asks."""
-    learner, public = data.learner, data.server.public
+    learner, public = data.server
     if public is None or all(type(part).fitted is Transform.fitted for part in method.pipeline.parts):
         return method
     outputs = learner.predictions(learner.initial()[None], public.x[:1])[0]
@@ -232,8 +242,8 @@ def _sized(config: RunConfig, data: Placed, method: Method, apart: bool) -> tupl
     chunk = config.chunk if len(train.x) else 1  # where clients are elsewhere, nobody trains here
     if chunk is None:
         chunk = (slots if apart else chunk_size)(learner, method.local, train.x, train.y, allowed)
-    learner = learner.with_memory(allowed)
-    return replace(data, learner=learner, server=data.server._replace(learner=learner)), max(1, chunk)
+    server = data.server._replace(learner=data.server.learner.with_memory(allowed))
+    return replace(data, learner=learner.with_memory(allowed), server=server), max(1, chunk)
 
 
 def _initial_round(method: Method, data: Placed, cohort: Cohort, seed: int) -> LocalUpdate:

@@ -147,6 +147,7 @@ class Policy:
             ("the roster's fingerprint", told.proposal.members.fingerprint, (self.roster,)),
             ("the threat that the sum is safe from", told.terms.threat, ("malicious",) if self.threat == "malicious" else None),
             *(("a column that is read", name, self.features) for name in examples.features or ("(all columns)",)),
+            *(("a column that is read", name, self.features) for name in (examples.person,) if name is not None),
         )
         for what, proposed, known in allowed:
             if known is not None and proposed not in known:
@@ -201,7 +202,8 @@ def _replaced(proof: Proof) -> Iterator[str]:
 def _examples(told: Agreement) -> str:
     examples = told.proposal.examples
     read = ", ".join(examples.features) if examples.features is not None else "all columns but the target"
-    return f"Read of your data: {read}; learned: {examples.target}."
+    whose = f"; {examples.person}, which says whose a row is and never leaves" if examples.person is not None else ""
+    return f"Read of your data: {read}{whose}; learned: {examples.target}."
 
 
 def _figure(value: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from hush.federation.folders import read_text
 from hush.federation.proposal import Examples, Proposal
 from hush.plugins import from_file, is_in_file
 from hush.tasks import own
+from hush.tasks.clients import Clients
 from hush.tasks.columns import Columns, Frame, column_names
 from hush.tasks.task import Task
 
@@ -38,17 +39,17 @@ def files_of(source: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Held:
-    """What a client has, read once and not yet looked at: a table's columns, or the pair that a function returned."""
+    """What a client has, read once and not yet looked at: a table's columns, or what a function returned."""
 
     source: str
     table: Frame = None
-    pair: Any = None
+    made: Any = None
 
     @staticmethod
     def read(source: str, told: Examples) -> Held:
         """`source` is a file, a folder, a description of either, or `module:function`."""
         if _is_function(source):
-            return Held(source, pair=_called(source))
+            return Held(source, made=_called(source, told.person is not None))
         path = Path(source)
         if path.suffix != ".toml" and not path.exists():
             raise DataError(f"There is no file or folder {path}.")
@@ -58,22 +59,26 @@ class Held:
     def missing_columns(self, told: Examples) -> list[str]:
         """The columns that a proposal reads and a table does not have: no secret, unlike what stands in them."""
         known = () if self.table is None else column_names(self.table)
-        return [] if self.table is None else [name for name in (*(told.features or ()), told.target) if name not in known]
+        read = (*(told.features or ()), told.target, *([told.person] if told.person is not None else []))
+        return [] if self.table is None else [name for name in read if name not in known]
 
-    @property
-    def rows(self) -> int:
-        """How many examples there are, if that much can be told."""
+    def records(self, told: Examples) -> int:
+        """How many examples there are, rows or persons, if that much can be told."""
         try:
-            return len(self.pair[0] if self.table is None else np.asarray(self.table[column_names(self.table)[0]]))
+            if told.person is not None:
+                return len(np.unique(np.asarray(self.made[2] if self.table is None else self.table[told.person]).astype(str)))
+            return len(self.made[0] if self.table is None else np.asarray(self.table[column_names(self.table)[0]]))
         except Exception:  # whatever a user's function returned
             return 0
 
-    def examples(self, told: Examples) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, in the form that was agreed on."""
+    def examples(self, told: Examples) -> Clients:
+        """Inputs and targets, and whose they are, in the form that was agreed on."""
         if self.table is None:
-            x, y = (torch.as_tensor(np.asarray(part)) for part in self.pair)
+            x, y, *whose = (torch.as_tensor(np.asarray(part)) for part in self.made)
+            persons = whose[0] if whose else None
         else:
-            columns = Columns(_NOBODY, told.target, told.features, told.categories)
+            columns = Columns(_NOBODY, told.target, told.features, told.categories, told.person)
+            persons = columns.persons(self.table)
             x, y = own.shaped(
                 columns.examples(self.table), told.target, 0 if told.numbers else told.classes, Path(self.source).name
             )
@@ -86,22 +91,22 @@ class Held:
             x = x.to(wanted)
         if len(x) != len(y) or not len(x):
             raise DataError(f"{self.source} holds {len(x)} inputs and {len(y)} targets.")
-        return x, y
+        return Clients(x, y, torch.tensor([len(x)]), persons)
 
 
 def task_of(proposal: Proposal, model: nn.Module, held: Held) -> Task:
     """The proposed model on this client's own examples."""
-    return _task(proposal, model, *held.examples(proposal.examples))
+    return _task(proposal, model, held.examples(proposal.examples))
 
 
-def stand_in_task(proposal: Proposal, model: nn.Module, rows: int) -> Task:
+def stand_in_task(proposal: Proposal, model: nn.Module, records: int) -> Task:
     """The proposed model on so many examples of nobody: training on them takes as long as on a client's own."""
     told = proposal.examples
-    x = zeros_and_ones(torch.empty(rows or STAND_INS, *told.shape, dtype=getattr(torch, told.dtype)))
+    x = zeros_and_ones(torch.empty(records or STAND_INS, *told.shape, dtype=getattr(torch, told.dtype)))
     with torch.no_grad():
         outputs = model.eval()(x[:2])
     y = torch.zeros(len(x), *outputs.shape[1:]) if told.numbers else torch.zeros(len(x), *outputs.shape[2:], dtype=torch.int64)
-    return _task(proposal, model.train(), x, y)
+    return _task(proposal, model.train(), Clients(x, y, torch.tensor([len(x)]), torch.arange(len(x))))
 
 
 def zeros_and_ones(x: Tensor) -> Tensor:
@@ -110,8 +115,10 @@ def zeros_and_ones(x: Tensor) -> Tensor:
     return turns.reshape(-1, *(1 for _ in x.shape[1:])).expand(x.shape).contiguous()
 
 
-def _task(proposal: Proposal, model: nn.Module, x: Tensor, y: Tensor) -> Task:
-    return Task(model, [(x, y)], loss=proposal.examples.loss, name=proposal.run.data, model_name=str(proposal.run.model))
+def _task(proposal: Proposal, model: nn.Module, held: Clients) -> Task:
+    task = Task(model, held, loss=proposal.examples.loss, name=proposal.run.data, model_name=str(proposal.run.model))
+    persons = proposal.examples.persons
+    return task if persons is None or persons.rows is None else replace(task, person_rows=persons.rows, by_person=True)
 
 
 def check_source(source: str) -> None:
@@ -126,8 +133,8 @@ def _is_function(source: str) -> bool:
     return is_in_file(source) or (":" in source and not Path(source).exists() and "/" not in source)
 
 
-def _called(source: str) -> Any:
-    """What a function of the user's own returns: inputs and targets."""
+def _called(source: str, persons: bool = False) -> Any:
+    """What a function of the user's own returns: inputs and targets, and whose they are where `persons` are protected."""
     try:
         if is_in_file(source):
             function = from_file(source).value
@@ -137,9 +144,13 @@ def _called(source: str) -> Any:
                 sys.path.insert(0, str(Path.cwd()))  # as python itself looks for what is typed
             function = getattr(importlib.import_module(module), name)
         made = function()
-        if not isinstance(made, tuple | list) or len(made) != 2:
+        if not isinstance(made, tuple | list) or len(made) not in (2, 3):
             raise UsageError(f"{source} returns {type(made).__name__}, where a pair of inputs and targets goes.")
-        return made
+        if persons and len(made) == 2:
+            raise UsageError(
+                f"{source} returns inputs and targets alone, and persons are protected: return whose they are as well."
+            )
+        return made if persons else made[:2]
     except HushError:
         raise
     except Exception as error:
@@ -151,7 +162,8 @@ def _described(path: Path, told: Examples) -> str:
     value = _toml(path)
     train = _train(path, value)
     features = None if told.features is None else list(told.features)
-    for key, agreed in (("target", told.target), ("features", features), ("categories", told.categories)):
+    person = [("person", told.person)] if told.person is not None else []  # without it, whose a row is does not matter
+    for key, agreed in (("target", told.target), ("features", features), ("categories", told.categories), *person):
         if key in value and value[key] != agreed:
             raise UsageError(f"{path.name} has {key} = {value[key]!r}, and the server proposes {agreed!r}.")
     return train

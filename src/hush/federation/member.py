@@ -154,7 +154,7 @@ class Member:
             usable, data = True, place_data(task_of(told.proposal, model, held), place, getattr(torch, run.dtype), apart=True)
         except Exception as error:  # whatever it is, it may be about the data
             self._say(f"THE DATA CANNOT BE USED, and only noise is sent: {error}")
-            nobodys = stand_in_task(told.proposal, model, held.rows)
+            nobodys = stand_in_task(told.proposal, model, held.records(told.proposal.examples))
             usable, data = False, place_data(nobodys, place, getattr(torch, run.dtype), apart=True)
         return Contributor(told, number, data, usable, own)
 

@@ -25,11 +25,12 @@ from hush.core import Method
 from hush.errors import DataError, HushError, NoGuarantee, UsageError
 from hush.federation.members import Members, as_object
 from hush.plugins import code_of, is_in_file, shown
-from hush.privacy.guarantee import Budget
+from hush.privacy.guarantee import Budget, Unit
 from hush.privacy.plan import in_a_federation
+from hush.privacy.record_plan import unit_within_clients
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
 from hush.privacy.shares import SecureSum, as_run
-from hush.privacy.vocabulary import Enrolled, Plan
+from hush.privacy.vocabulary import Enrolled, Persons, Plan
 from hush.random import derive
 from hush.secagg.terms import Terms
 from hush.tasks.models import build_model
@@ -57,6 +58,20 @@ class Examples:
     std: tuple[float, ...] = ()
     numbers: bool = False
     """Whether the target is a number to come close to, and not a class."""
+    person: str | None = None
+    """The column that says whose a row is, where a person is what is protected."""
+    person_rows: int | None = None
+    """How many rows of a person count at most."""
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.person, str) and type(self.person_rows) is int and self.person_rows >= 1
+        if not known and (self.person, self.person_rows) != (None, None):
+            raise ValueError("a person is a column, and a number of rows that count")
+
+    @property
+    def persons(self) -> Persons | None:
+        """What is said of persons. That each one's rows lie at one client nobody here can know: it is assumed."""
+        return None if self.person is None else Persons(self.person_rows)
 
     @property
     def loss(self) -> nn.Module | None:
@@ -206,13 +221,16 @@ def agree(proposal: Proposal, own_code: str | None = None) -> Agreement:
     proposal.refuse_another_size()
     method = methods.build(_here(run, own_code), **run.set)
     refuse_public_at_clients(method)
+    named = proposal.examples.person is not None
+    if unit_within_clients(method, run.unit, named) != run.unit or named != (run.unit == Unit.PERSON):
+        raise UsageError("The proposal is not clear about whether a person is protected, by which column, or a row.")
     assert run.sampling is not None and run.cohort is not None and run.rounds is not None  # noqa: PT018
     cohort = make_cohort(run.sampling, run.cohort, run.participations or 1)
     cohort.check(clients)
     secure = SecureSum.of_config(run)
     assert secure is not None
     method = as_run(method, cohort, clients, False, secure, run.dropout)
-    enrolled = Enrolled(clients, dim=proposal.parameters)
+    enrolled = Enrolled(clients, dim=proposal.parameters, persons=proposal.examples.persons)
     settled = settle_privacy(method, cohort, enrolled, run.rounds, Budget.of_config(run), run.delta, run.dropout)
     terms = secure.terms_of(settled.method, cohort, clients, run.dropout, proposal.parameters, run.rounds, proposal.digest)
     plan = None if settled.plan is None else in_a_federation(settled.plan)

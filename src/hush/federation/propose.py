@@ -20,6 +20,7 @@ from hush.federation.members import Members
 from hush.federation.proposal import Examples, Proposal, agree, refuse_public_at_clients, refuse_what_cannot_travel
 from hush.local.remembered import remembered
 from hush.plugins import shown
+from hush.privacy.guarantee import Unit
 from hush.privacy.settle import settle_privacy
 from hush.privacy.shares import as_run
 from hush.privacy.vocabulary import Enrolled
@@ -66,7 +67,9 @@ def task_of(experiment: Experiment, data_dir: Path | None) -> Task:
         raise UsageError("The server judges models on examples of nobody: give it a test table of its own (test = ...).")
     caveats = tuple(line for line in task.caveats if "simulated" not in line)
     notes = tuple(line for line in task.notes if not line.startswith("partition"))
-    return replace(task, clients=Clients(x, y, torch.zeros(clients, dtype=torch.int64)), caveats=(*caveats, ELSEWHERE), notes=notes)
+    nobody = torch.zeros(0, dtype=torch.int64) if config.unit == Unit.PERSON else None
+    elsewhere = Clients(x, y, torch.zeros(clients, dtype=torch.int64), nobody)
+    return replace(task, clients=elsewhere, caveats=(*caveats, ELSEWHERE), notes=notes)
 
 
 def _of_own_tables(config: RunConfig) -> Task:
@@ -85,6 +88,7 @@ def _of_own_tables(config: RunConfig) -> Task:
         name=entry.name,
         model_name=shown(str(config.model)),
         drawn=remembered(network.state_dict()),
+        person_rows=entry.person_rows,
     )
 
 
@@ -100,6 +104,8 @@ def examples_of(experiment: Experiment, task: Task) -> Examples:
     if entry.own:
         columns = columns_of(Path(experiment.config.data))
         like |= {"target": columns.target, "features": tuple(columns.features or ()), "categories": dict(columns.categories)}
+        if experiment.config.unit == Unit.PERSON:
+            like |= {"person": columns.person, "person_rows": entry.person_rows}
     return Examples(**like)
 
 
@@ -110,7 +116,7 @@ def propose(experiment: Experiment, task: Task, members: Members) -> Proposal:
     assert dim is not None
     if config.epsilon is not None and "noise" in config.set:
         method = as_run(experiment.method, experiment.cohort, clients, False, experiment.secure_sum, config.dropout)
-        enrolled = Enrolled(clients, dim=dim)
+        enrolled = Enrolled(clients, dim=dim, persons=examples_of(experiment, task).persons)
         settled = settle_privacy(
             method, experiment.cohort, enrolled, experiment.rounds, experiment.budget, config.delta, config.dropout
         )

@@ -51,7 +51,7 @@ class Read(NamedTuple):
     @staticmethod
     def of(data: Shard, batch: Batch, keys: Tensor, active: Tensor | None) -> Read:
         """The records that a batch names."""
-        numbers = batch.rows - data.start[:, None]  # a record's dropout is its own, whoever else was drawn
+        numbers = data.numbers_of(batch.rows)  # a record's dropout is its own, whoever else was drawn
         path = "plain" if data.slots else "auto"  # a trial on some clients' records must not decide how others are computed
         return Read(data.x[batch.rows], data.y[batch.rows], batch.real, keys, active, numbers, path)
 

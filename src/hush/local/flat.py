@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +69,7 @@ class FlatModel:
         self._start = torch.cat([p.detach().reshape(-1) for p in trainable.values()])
         self._frozen_norms = refuse_batch_statistics(self.module)
         self.whole: FlatModel | None = None
-        """The model that this one is the end of, where its frozen layers were computed beforehand."""
+        """The model whose weights these are: this one is its end, after frozen layers, or the same for many rows at a time."""
         self.vectorised, self._slow_layers, self._shares = True, False, True
         self._one = grad_and_value(self._mean_loss)
         self._all = vmap(self._one)
@@ -365,14 +365,12 @@ class FlatModel:
         return gradient, value.detach()
 
 
-def _in_float64(loss: Loss) -> Loss:
+def _in_float64(loss: Any) -> Any:
     """The same loss, where it is a module, or holds one, whose weights can be converted; others are taken as they are."""
     if isinstance(loss, nn.Module):
         return copy.deepcopy(loss).double()
     if isinstance(loss, partial):
-        return partial(
-            loss.func, *(_in_float64(part) if isinstance(part, nn.Module) else part for part in loss.args), **loss.keywords
-        )
+        return partial(loss.func, *map(_in_float64, loss.args), **loss.keywords)
     return loss
 
 

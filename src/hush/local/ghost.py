@@ -268,12 +268,14 @@ class Recorder(TorchFunctionMode):
     ) -> Tensor:
         if groups != 1 or isinstance(padding, str) or input.dim() != 4:
             raise Unsupported("a convolution has groups, names its padding, or is without a batch")
+        if len(input) != len(self.keys):
+            raise Unsupported("a convolution sees several images of an example")
         window = _Window(*(_pair(v) for v in (tuple(weight.shape[2:]), stride, padding, dilation)))
         return _apply(_Convolve, input, self.probe, *self.noted(Product, input, weight, bias, window), self.rows)
 
     def group_norm(self, input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
         plain = F.group_norm(input, num_groups, None, None, eps)
-        return self.affine(plain, (1, input.shape[1], -1), weight, bias)
+        return self.affine(plain, (-1, input.shape[1], math.prod(input.shape[2:])), weight, bias)
 
     def layer_norm(self, input: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
         plain = F.layer_norm(input, normalized_shape, None, None, eps)

@@ -59,7 +59,7 @@ class RecordGradients(LocalUpdate):
     def of_records(self, learner: FlatModel, params: Tensor, data: Shard, batch: Batch, keys: Tensor, encode: Encode) -> Trained:
         """The same of records that are given, `in_places`."""
         at, width = params.expand(len(data.size), -1), places_at_once(learner, len(data.size))
-        rows = (data.x[batch.rows], data.y[batch.rows], batch.real, keys, batch.rows - data.start[:, None])
+        rows = (data.x[batch.rows], data.y[batch.rows], batch.real, keys, data.numbers_of(batch.rows))
         return Trained(*encoded_sums(learner, at, *rows, encode, width))
 
     def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:

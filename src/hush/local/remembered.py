@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,8 @@ def remembered(value: object, depth: int = 4) -> str:
         inside += [(str(key), item) for key, item in value.items()]
     elif isinstance(value, list | tuple | deque | set | frozenset):
         inside += [("", item) for item in value]
+    elif isinstance(value, partial):
+        inside += [("", part) for part in (value.func, *value.args)] + list(value.keywords.items())
     elif hasattr(value, "__dict__") and not isinstance(value, type):
         inside += _own(value).items()
     told = [f"{name}={remembered(item, depth - 1)}" for name, item in inside] if depth else []

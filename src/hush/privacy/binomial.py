@@ -71,7 +71,7 @@ from hush.errors import NoGuarantee
 from hush.privacy import renyi
 from hush.privacy import vocabulary as say
 from hush.privacy.bounds import Quantised
-from hush.privacy.guarantee import Relation, Unit
+from hush.privacy.guarantee import Relation
 from hush.privacy.vocabulary import Phase, Plan, Release
 
 DELTAS = tuple(10.0**-j for j in range(2, 17))
@@ -339,7 +339,7 @@ def _rate(plan: Plan, phase: Phase) -> float:
     if isinstance(sampling, say.Everyone | say.BoundedParticipation):
         return 1.0
     if isinstance(sampling, say.FixedSampling | say.PoissonSampling):
-        if sampling.by is not say.Sampler.OWN or plan.sampled is not Unit.RECORD or plan.unit is not Unit.RECORD:
+        if sampling.by is not say.Sampler.OWN or not (plan.sampled is plan.unit and plan.unit.within_client):
             raise NoGuarantee(
                 "Binomial noise is on every message, and a message shows who sent it: sampling clients amplifies nothing.",
                 "Bound the participations, or let clients draw batches of records by themselves.",

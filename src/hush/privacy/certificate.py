@@ -25,6 +25,7 @@ _DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
 _PROTECTED = {
     Unit.CLIENT: "everything that one client holds: all its examples together",
     Unit.RECORD: "one record of one client",
+    Unit.PERSON: "one person: all rows of theirs at a client together",
 }
 _RELATIONS = {
     Relation.ADD_REMOVE: "whether the {unit} was there at all; how many {unit}s there are is public",

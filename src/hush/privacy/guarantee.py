@@ -26,10 +26,16 @@ def at_least(value: float, digits: int = 3) -> str:
 
 
 class Unit(StrEnum):
-    """What is hidden: everything a client holds, or one record of it."""
+    """What is hidden: everything a client holds, one record of it, or all records of one person there."""
 
     CLIENT = "client"
     RECORD = "record"
+    PERSON = "person"
+
+    @property
+    def within_client(self) -> bool:
+        """Whether it is a part of what a client holds, which the client's own batches and noise cover."""
+        return self is not Unit.CLIENT
 
 
 class Relation(StrEnum):

@@ -445,7 +445,7 @@ def as_released(plan: Plan) -> Phase:
     releases = []
     for release in phase.releases:
         shares = plan.shares(release)
-        drawn = Drawn.MESSAGE if plan.unit is Unit.RECORD else Drawn.SERVER
+        drawn = Drawn.MESSAGE if plan.unit.within_client else Drawn.SERVER
         noise = replace(release.noise, std=release.noise.std * math.sqrt(shares), drawn=drawn)
         if isinstance(noise, DiscreteGaussianNoise):  # the others' shares add up to noise of their own kind
             noise = replace(noise, draws=noise.draws * shares)

@@ -266,5 +266,5 @@ def _attained(plan: Plan, phase: Phase, step: float) -> Any:
             noise = 1.0 / shift(plan, phase, Relation.REPLACE_ONE)
     else:
         noise = 1.0 / _unsampled_shift(plan, phase)
-        phase = replace(phase, rounds=1, steps=1, participations=None)
+        phase = replace(phase, rounds=1, steps=1, participations=None, holders=1)
     return _poisson(noise, rate, replaced, step, above=False).self_compose(phase.times)

@@ -14,7 +14,7 @@ from hush.local.dp_sgd import DpSgd
 from hush.privacy import vocabulary as say
 from hush.privacy.bounds import Bit, L2Ball
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.record_plan import EXACT, FAST, has_own_noise, record_plan, refuse_unproved
+from hush.privacy.record_plan import EXACT, FAST, has_own_noise, record_plan, refuse_unproved, what_a_record_is
 from hush.privacy.summed_records import SECRET_COINS, local_fix, refuse_unproved_sums, summed_plan
 from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
 from hush.secagg.parameters import SECURITY_BITS, SMALL
@@ -142,7 +142,7 @@ def _of_summed_records(
         raise NoGuarantee(_TOO_MANY_SHARES.format(among=among), "Let hush.SecureSum() size the shares.")
     releases = _releases(bound, _noise(noise, _on(method), among, None))
     plan = summed_plan(method, among, releases, cohort, enrolled, rounds, relation)
-    return replace(plan, assumptions=_assumptions(plan, real))
+    return replace(plan, assumptions=(*_assumptions(plan, real), *what_a_record_is(enrolled)))
 
 
 def in_a_federation(plan: Plan) -> Plan:
@@ -183,7 +183,7 @@ def _assumptions(plan: Plan, real: NoiseShares | None = None) -> tuple[str, ...]
     own = any(release.noise.drawn is Drawn.MESSAGE for release in plan.releases)
     shares = SHARES if real is None else DRAWN_SHARES.format(among=real.among)
     told = [OWN_COINS, shares] if secret else [shares] if shared else [OWN_NOISE] if own else [TRUSTED]
-    if plan.unit is Unit.RECORD:
+    if plan.unit.within_client:
         told.insert(0, SECRET_COINS.format(rate=getattr(plan.phases[0].sampling, "rate", 1.0)) + ONE_PROCESS)
     if real is not None:
         told.append(

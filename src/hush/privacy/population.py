@@ -65,7 +65,7 @@ class Population:
         phases = [phase for phase in phases if phase.rounds > 0]
         if not phases:
             return None
-        view = View.MESSAGES if self.unit is Unit.RECORD else View.RELEASED  # records are covered by their own client
+        view = View.MESSAGES if self.unit.within_client else View.RELEASED  # records are covered by their own client
         return Plan(tuple(phases), self.size, self.unit, self.relation, view, sampled=self.unit)
 
     def spent(self, delta: float, run: str | None = None, more: int = 0, again: int = 0) -> float:

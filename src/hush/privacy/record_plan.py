@@ -12,6 +12,7 @@ from hush.core import Chain, Method, Wire
 from hush.errors import NoGuarantee, UsageError
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import CoordinateClip, L2Clip
+from hush.names import pick
 from hush.privacy import vocabulary as say
 from hush.privacy.bounds import Bound, Quantised, RecordMean
 from hush.privacy.guarantee import Relation, Unit, View
@@ -27,7 +28,12 @@ OWN_SECRETS = (
 ROUNDED = (
     "gradients, which are floating-point numbers, are rounded by less than 2^-16 of what a record may add (its noise is exact)"
 )
-PUBLIC_SIZES = "how many records a client holds, and which rounds it joins, are no secret"
+PUBLIC_SIZES = "how many {unit}s a client holds, and which rounds it joins, are no secret"
+ONE_ROW = "one row, one record: a person with k rows is covered k times less (person = ... names the column that says whose it is)"
+ONE_PERSON = "a person's rows at a client are one record: they give one gradient, the mean of theirs, clipped once{most}"
+MOST_ROWS = "; at most {rows:,} of them are used, picked by that person's rows alone"
+ONE_CLIENT = "no person's rows lie at more than one client"
+SEVERAL_CLIENTS = "no person's rows lie at more than {clients:,} clients, all of which are counted"
 EXACT = (
     "AES-256 is a good cipher (each draw of the noise is exact to 2^-100, which adds less than 1e-12 to delta for a billion draws "
     "up to epsilon 20; each {unit}'s norm was checked in integers)"
@@ -37,6 +43,10 @@ FAST = (
     "nobody exploits rounding: of floating-point noise, and the last bits by which clients that train side by side in a simulation "
     "affect each other (fast noise: fit for research, not for adversaries)"
 )
+
+
+WITHIN_CLIENTS = (str(Unit.RECORD), str(Unit.PERSON))
+NAME_PERSONS = 'Name the column: person = "patient_id" in the description, or hush.Columns(person=...).'
 
 
 def is_record_level(method: Method) -> bool:
@@ -75,15 +85,17 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
     binomial = [part for part in method.pipeline.parts if isinstance(part, BinomialMechanism)]
     bound, noise = _binomial(method, local, binomial, enrolled.dim) if binomial else _gaussian(local, enrolled.dim)
     most = cohort.most_participations(rounds, enrolled.clients)
+    turns, sizes = cohort.turns(enrolled.clients), PUBLIC_SIZES.format(unit=enrolled.record)
+    phase = Phase((Release(bound, noise),), sampling, rounds, local.steps, most, turns, holders=enrolled.holders)
     return Plan(
-        phases=(Phase((Release(bound, noise),), sampling, rounds, local.steps, most, cohort.turns(enrolled.clients)),),
+        phases=(phase,),
         population=enrolled.records,
-        unit=Unit.RECORD,
+        unit=enrolled.record,
         relation=relation or Relation.REPLACE_ONE,
         view=View.MESSAGES,
-        sampled=Unit.RECORD,
+        sampled=enrolled.record,
         noise_per_local_step=True,
-        assumptions=(OWN_SECRETS, PUBLIC_SIZES, *_of_the_noise(local, bool(binomial))),
+        assumptions=(OWN_SECRETS, sizes, *what_a_record_is(enrolled), *_of_the_noise(local, bool(binomial), enrolled)),
         clients=enrolled.clients,
         cohort=float(cohort.size),
         parameters=enrolled.dim,
@@ -91,10 +103,33 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
     )
 
 
-def _of_the_noise(local: DpSgd, binomial: bool) -> tuple[str, ...]:
+def what_a_record_is(enrolled: Enrolled) -> tuple[str, ...]:
+    """What must be so for a record to be what it is said to be: a row, or a person."""
+    persons = enrolled.persons
+    if persons is None:
+        return (ONE_ROW,)
+    most = MOST_ROWS.format(rows=persons.rows) if persons.rows is not None else ""
+    where = ONE_CLIENT if persons.clients == 1 else SEVERAL_CLIENTS.format(clients=persons.clients)
+    return ONE_PERSON.format(most=most), where
+
+
+def unit_within_clients(method: Method, asked: str | None, named: bool) -> str | None:
+    """What a method that protects records takes for one, `named` persons being known by a column; None of other methods."""
+    if asked is not None:
+        pick(dict.fromkeys(WITHIN_CLIENTS), asked, "unit")
+    if not is_record_level(method):
+        if asked is not None:
+            raise UsageError(f"{method.name} does not protect a {asked}: leave the unit out, or choose dp-sgd, dp-fed or fed-spa.")
+        return None
+    if asked == Unit.PERSON and not named:
+        raise UsageError(f"{NAME_PERSONS} Nothing says whose each row is, so no person can be protected.")
+    return asked or str(Unit.PERSON if named else Unit.RECORD)
+
+
+def _of_the_noise(local: DpSgd, binomial: bool, enrolled: Enrolled) -> tuple[str, ...]:
     if binomial:
         return (ROUNDED,)
-    return (UNTIMED, EXACT.format(unit=Unit.RECORD)) if local.exact else (FAST,)
+    return (UNTIMED, EXACT.format(unit=enrolled.record)) if local.exact else (FAST,)
 
 
 def _gaussian(local: DpSgd, dim: int) -> tuple[Bound, say.Noise]:

@@ -68,7 +68,7 @@ def times(phase: Phase) -> int:
         return phase.times
     assert sampling.times is not None
     distinct = max(rounds - sampling.repeats, 1)
-    return min(rounds, min(sampling.times, distinct) + sampling.repeats) * phase.steps
+    return min(rounds, min(sampling.times, distinct) + sampling.repeats) * phase.steps * phase.holders
 
 
 def at(curve: Curve, order: int) -> float:

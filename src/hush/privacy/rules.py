@@ -23,6 +23,7 @@ def refuse_without_proof(plan: Plan) -> None:
     _side_data(plan)
     _local_noise(plan)
     _relation(plan)
+    _holders(plan)
     for phase in plan.phases:
         _participation(plan, phase)
         _adaptive(phase)
@@ -67,6 +68,17 @@ def _relation(plan: Plan) -> None:
         raise NoGuarantee(
             "Under secret participation the contacted clients are public, so adding or removing one cannot be hidden.",
             "Ask for zero-out: what a client's data said stays secret.",
+        )
+
+
+def _holders(plan: Plan) -> None:
+    several = any(phase.holders > 1 for phase in plan.phases)
+    if several and plan.unit is not Unit.PERSON:
+        raise NoGuarantee(f"A {plan.unit} lies at one client.", "Leave holders out.")
+    if several and plan.view is not View.MESSAGES:
+        raise NoGuarantee(
+            "Several clients have rows of one person and add to the same sum, so that it holds several clips of that person.",
+            "Bring each person's rows to one client, or let every client cover its own message: leave --secure out.",
         )
 
 
@@ -122,7 +134,7 @@ def _amplification(plan: Plan, phase: Phase) -> None:
             )
     if isinstance(sampling, say.SecretParticipation):
         return  # its coins are the client's own, and everybody sends noise
-    hidden = getattr(sampling, "by", say.Sampler.SERVER) is say.Sampler.OWN and plan.sampled is Unit.RECORD
+    hidden = getattr(sampling, "by", say.Sampler.SERVER) is say.Sampler.OWN and plan.sampled.within_client
     if plan.view is not View.RELEASED and not hidden:
         raise NoGuarantee(
             "A server that picks the cohort, or sees who sends, knows who is in it: against it, sampling amplifies nothing.",
@@ -223,7 +235,7 @@ def _most_shares(plan: Plan, phase: Phase) -> int:
     sampling = phase.sampling
     if isinstance(sampling, say.FixedSampling):
         return sampling.size
-    if plan.unit is Unit.RECORD:
+    if plan.unit.within_client:
         return int(plan.cohort or 1)
     return sampling.contacted if isinstance(sampling, say.SecretParticipation) else plan.population
 
@@ -259,9 +271,14 @@ def warnings_of(plan: Plan, delta: float) -> Iterator[str]:
             f"noise that hides one of {plan.population:,} clients drowns the model: below about {_FEW}, and where each holds many "
             "records, protect these instead (hush run fed-spa, or cpfed, dp-sgd)"
         )
-    drawn = [phase.sampling for phase in plan.phases if isinstance(phase.sampling, say.PoissonSampling | say.FixedSampling)]
-    if plan.sampled is Unit.RECORD and drawn and not any(sampling.amplifies for sampling in drawn):
+    if (most := max((phase.holders for phase in plan.phases), default=1)) > 1:
         yield (
-            f"the smallest client holds {plan.population:,} records, no more than a batch: it reads them all at every step, which "
-            "hides none of them; fewer clients or smaller batches need less noise"
+            f"a person has rows at up to {most:,} clients, all of which are counted: where the same name at two clients is not the "
+            "same person, make the names differ"
+        )
+    drawn = [phase.sampling for phase in plan.phases if isinstance(phase.sampling, say.PoissonSampling | say.FixedSampling)]
+    if plan.sampled.within_client and drawn and not any(sampling.amplifies for sampling in drawn):
+        yield (
+            f"the smallest client holds {plan.population:,} {plan.sampled}s, no more than a batch: it reads them all at every "
+            "step, which hides none of them; fewer clients or smaller batches need less noise"
         )

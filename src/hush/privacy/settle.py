@@ -9,7 +9,7 @@ from hush.cohort import Cohort
 from hush.core import Method
 from hush.errors import NoGuarantee, UsageError
 from hush.privacy.accountant import account, calibrate, rounds_within, spent
-from hush.privacy.guarantee import Budget, Guarantee, Relation, Unit, check_delta, default_delta
+from hush.privacy.guarantee import Budget, Guarantee, Relation, check_delta, default_delta
 from hush.privacy.plan import is_private, needs_noise, plan_of, server_plan, unproved_part, with_noise
 from hush.privacy.record_plan import has_own_noise, is_record_level, record_plan
 from hush.privacy.theorems import Claim
@@ -105,7 +105,7 @@ class Proof:
 
 def replaced_epsilon(plan: Plan, delta: float) -> float | None:
     """What a plan of records that may be left out costs where they may be replaced by others; None of any other plan."""
-    if plan.unit is not Unit.RECORD or plan.relation is not Relation.ZERO_OUT:
+    if not plan.unit.within_client or plan.relation is not Relation.ZERO_OUT:
         return None
     return account(replace(plan, relation=Relation.REPLACE_ONE), delta).epsilon
 

@@ -30,7 +30,7 @@ from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import L2Clip
 from hush.local.record_gradients import RecordGradients
 from hush.privacy import vocabulary as say
-from hush.privacy.guarantee import Relation, Unit, View
+from hush.privacy.guarantee import Relation, View
 from hush.privacy.vocabulary import Enrolled, Phase, Plan, Release
 from hush.transforms import BinomialMechanism, Clip, ExactNoise, Gaussian, Noise, NoiseShares
 from hush.transforms.gradient_step import GradientStep
@@ -133,12 +133,12 @@ def summed_plan(
     sampling = say.PoissonSampling(local.rate, records, say.Sampler.OWN)
     most = cohort.most_participations(rounds, enrolled.clients)
     return Plan(
-        phases=(Phase(releases, sampling, rounds, 1, most, cohort.turns(enrolled.clients)),),
+        phases=(Phase(releases, sampling, rounds, 1, most, cohort.turns(enrolled.clients), holders=enrolled.holders),),
         population=records,
-        unit=Unit.RECORD,
+        unit=enrolled.record,
         relation=relation or Relation.ZERO_OUT,
         view=View.SECAGG,
-        sampled=Unit.RECORD,
+        sampled=enrolled.record,
         honest_min=shares,
         side_data=say.SideData.PUBLIC if method.pipeline.needs_public else say.SideData.NONE,
         clients=enrolled.clients,

@@ -219,6 +219,20 @@ class MinSeparation(Sampling):
 
 
 @dataclass(frozen=True)
+class Persons:
+    """What makes a record of all rows that one person has at a client."""
+
+    rows: int | None = None
+    """The most rows of a person that a client uses; None: nobody says."""
+    clients: int = 1
+    """The most clients that have rows of one person."""
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "clients"):
+            _check_count(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
 class Enrolled:
     """Whom a plan speaks of."""
 
@@ -229,6 +243,18 @@ class Enrolled:
     """Records of all clients together."""
     dim: int | None = None
     """Parameters of the model."""
+    persons: Persons | None = None
+    """Where a record is a person, and not a row."""
+
+    @property
+    def record(self) -> Unit:
+        """What a record is."""
+        return Unit.RECORD if self.persons is None else Unit.PERSON
+
+    @property
+    def holders(self) -> int:
+        """The most clients that have data of one record."""
+        return 1 if self.persons is None else self.persons.clients
 
     def units(self, records: bool) -> int:
         """How many are protected: clients, or records as far as they are known of."""
@@ -269,9 +295,11 @@ class Phase:
     """After so many rounds everybody had one turn, and nobody two (`Rotation`)."""
     repeats: int = 0
     """Rounds drawn again after an interruption: a client may have been in both."""
+    holders: int = 1
+    """The most clients that have data of one unit, each with releases of its own."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "participations", "period"):
+        for name in ("steps", "participations", "period", "holders"):
             _check_count(name, getattr(self, name))
 
     @property
@@ -280,7 +308,7 @@ class Phase:
         distinct = max(self.rounds - self.repeats, 1)
         joined = distinct if self.period is None else -(-distinct // self.period)
         joined = joined if self.participations is None else min(joined, self.participations)
-        return min(self.rounds, joined + self.repeats) * self.steps
+        return min(self.rounds, joined + self.repeats) * self.steps * self.holders
 
     def again(self, repeats: int) -> Phase:
         """The same, where so many of its rounds are others drawn again."""

@@ -95,7 +95,12 @@ def _replaced(c: dict[str, Any]) -> list[tuple[str, str]]:
     """The other relation of records, where there is a figure for both."""
     if c.get("epsilon_replaced") is None:
         return []
-    return [("Which of two records it was", f"stays secret, too: epsilon {at_least(c['epsilon_replaced'])} at the same delta")]
+    return [
+        (
+            f"Which of two {c['guarantee']['unit']}s it was",
+            f"stays secret, too: epsilon {at_least(c['epsilon_replaced'])} at the same delta",
+        )
+    ]
 
 
 def _not_covered(un_noised: list[str] | None) -> str:
@@ -119,13 +124,18 @@ def _taking_part(c: dict[str, Any]) -> str:
 
 def _records(c: dict[str, Any]) -> list[tuple[str, str]]:
     """What a record's own statement rests on."""
-    if c["guarantee"]["unit"] != "record":
+    unit, most = c["guarantee"]["unit"], c["configuration"].get("rows_of_a_person")
+    if unit == "client":
         return []
     phase, sampling = c["plan"]["phases"][0], c["plan"]["phases"][0]["sampling"]
     how = "each by its own coin" if sampling["kind"] == "PoissonSampling" else "without replacement"
     size = sampling["rate"] * sampling["population"] if sampling["kind"] == "PoissonSampling" else sampling["size"]
     return [
-        ("Records", f"{c['plan']['population']:,} at the client that holds the fewest; those of larger ones are protected better"),
+        *([("Rows of a person", f"{most:,} at most count, one gradient together, clipped once")] if most is not None else []),
+        (
+            f"{unit.capitalize()}s",
+            f"{c['plan']['population']:,} at the client that holds the fewest; those of larger ones are protected better",
+        ),
         ("A step reads", f"{size:g} of them, {how}, drawn anew and in secret by the client itself"),
         ("Steps in a round", f"{phase['steps']:,}, each under noise of its own"),
         (
@@ -200,7 +210,11 @@ def _attack(c: dict[str, Any]) -> str:
 def _guessed(c: dict[str, Any]) -> str:
     if c["guarantee"]["relation"] == "replace-one":
         return f"which of two {c['guarantee']['unit']}s it was"
-    return "whether one client's data were used" if c["guarantee"]["unit"] == "client" else "whether a record was used"
+    return (
+        "whether one client's data were used"
+        if c["guarantee"]["unit"] == "client"
+        else f"whether a {c['guarantee']['unit']} was used"
+    )
 
 
 def _server(c: dict[str, Any]) -> str:

@@ -90,4 +90,5 @@ def load_task(
         of_clients=dealt.of_clients,
         model_name=without_place(model or entry.model),
         drawn=remembered(whole.state_dict()),
+        person_rows=entry.person_rows,
     )

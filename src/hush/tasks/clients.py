@@ -33,6 +33,10 @@ class Clients:
     x: Tensor
     y: Tensor
     sizes: Tensor
+    persons: Tensor | None = None
+    """Of each example: whose it is, as a number; None where that is not known."""
+    numbers: Tensor | None = None
+    """Of each example: what its own randomness goes by (`Shard.numbers`)."""
 
     def __post_init__(self) -> None:
         if isinstance(self.sizes, list | tuple):
@@ -45,6 +49,9 @@ class Clients:
             raise UsageError(
                 f"{len(self.x)} inputs, {len(self.y)} targets and clients' sizes of {int(self.sizes.sum())} in all differ."
             )
+        persons = self.persons
+        if persons is not None and (not isinstance(persons, Tensor) or persons.is_floating_point() or len(persons) != len(self.x)):
+            raise UsageError("Persons are a tensor of whole numbers, one for each example.")
         for name in ("x", "y"):
             object.__setattr__(self, name, in_order(getattr(self, name)))
 
@@ -84,7 +91,7 @@ class Clients:
         """The clients `ids`, reading the same tensors: nothing is copied."""
         starts = torch.cumsum(self.sizes, 0) - self.sizes
         ids = ids.to(self.sizes.device)
-        return Shard(self.x, self.y, starts[ids], self.sizes[ids])
+        return Shard(self.x, self.y, starts[ids], self.sizes[ids], numbers=self.numbers)
 
 
 def in_order(values: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ them that no noise hides. What text means is therefore said by whoever makes the
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,18 +34,23 @@ class Columns:
 
     Inputs are all other columns unless `features` names them. A column of text needs its `categories`, in order: an input becomes
     one 0/1 entry for each, a target the number of its category. One column of equal arrays (an image, 80 tokens) may be the input.
+    `person` names the column that says whose a row is: methods that protect records then protect persons. It is no input.
     """
 
     client: str
     target: str
     features: Sequence[str] | None = None
     categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    person: str | None = None
     _inputs_of_first: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     """The inputs of the first table that was read: those of every other are taken by the same names."""
 
     def __post_init__(self) -> None:
         if self.client == self.target:
             raise UsageError(f"The column '{self.client}' cannot be both client and target.")
+        if self.person in (self.client, self.target):
+            other = "client: a method for clients protects all that it holds" if self.person == self.client else "target"
+            raise UsageError(f"The column '{self.person}' cannot be both person and {other}.")
         for name, kinds in self.categories.items():
             if len({str(kind) for kind in kinds}) < len(kinds):
                 raise UsageError(f"The categories of '{name}' hold one twice.")
@@ -56,26 +62,26 @@ class Columns:
         if len(y) != len(owner):
             raise UsageError(f"The columns of the table differ in length: {len(owner)} clients and {len(y)} targets.")
         order = owner.argsort(stable=True)
-        return Clients(x[order], y[order], torch.bincount(owner))
+        persons = self.persons(frame)
+        return Clients(x[order], y[order], torch.bincount(owner), None if persons is None else persons[order])
 
     def owners(self, frame: Frame, known: tuple[str, ...] = ()) -> tuple[tuple[str, ...], Tensor]:
         """The clients' names in their order, and the number of each row's; beyond the `known` ones there must be none."""
-        keys = _column(frame, self.client)
-        if not len(keys):
-            raise UsageError("The table has no row.")
-        _refuse_missing(keys, self.client)
-        if keys.dtype == object and len({type(key) for key in keys.tolist()}) > 1:
-            raise UsageError(
-                f"The column '{self.client}' holds names of several kinds, such as 1 and '1': one person might be two clients."
-            )
-        names, places = np.unique(keys.astype(str) if keys.dtype == object else keys, return_inverse=True)
-        told, owner = tuple(str(name) for name in names), torch.from_numpy(places.astype(np.int64))
+        told, owner = _names(frame, self.client, "clients")
         if not known:
             return told, owner
         number = {name: i for i, name in enumerate(known)}
         if strange := [name for name in told if name not in number]:
             raise UsageError(f"The client '{strange[0]}' of the test table has nothing to train on.")
         return known, torch.tensor([number[name] for name in told])[owner]
+
+    def persons(self, frame: Frame) -> Tensor | None:
+        """Whose each row is: a number that is made of the person's name alone, so that it is the same at every client."""
+        if self.person is None:
+            return None
+        names, places = _names(frame, self.person, "persons")
+        marks = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
+        return torch.from_numpy(np.frombuffer(b"".join(marks), dtype="<i8").astype(np.int64))[places]
 
     def examples(self, frame: Frame) -> Examples:
         """The rows of a table that belong to nobody, such as a test set; it needs no client column."""
@@ -96,7 +102,7 @@ class Columns:
 
     def _inputs(self, frame: Frame) -> Tensor:
         known = column_names(frame)
-        own = [name for name in known if name not in (self.client, self.target)]
+        own = [name for name in known if name not in (self.client, self.target, self.person)]
         if self.features is None and not self._inputs_of_first:
             if nameless := [name for name in own if name.startswith("Unnamed: ") or not name.strip()]:
                 raise UsageError(
@@ -110,10 +116,8 @@ class Columns:
             raise UsageError("The same column is an input twice.")
         for name in names:
             pick(dict.fromkeys(known), name, "column")
-            if name in (self.client, self.target):
-                raise UsageError(
-                    f"The column '{name}' cannot be an input: it is the {'client' if name == self.client else 'target'}."
-                )
+            if name in (kinds := {self.client: "client", self.target: "target", self.person: "person"}):
+                raise UsageError(f"The column '{name}' cannot be an input: it is the {kinds[name]}.")
         if not names:
             raise UsageError("The table has no column besides client and target to learn from.")
         columns = [self._input(name, _column(frame, name)) for name in names]
@@ -178,6 +182,18 @@ def column_names(frame: Frame) -> list[str]:
     raise UsageError(
         f"A table is a data frame (pandas, polars, pyarrow, datasets) or a dict of columns, not {type(frame).__name__}."
     )
+
+
+def _names(frame: Frame, column: str, whose: str) -> tuple[tuple[str, ...], Tensor]:
+    """The names in a column, in their order, and the number of each row's."""
+    keys = _column(frame, column)
+    if not len(keys):
+        raise UsageError("The table has no row.")
+    _refuse_missing(keys, column)
+    if keys.dtype == object and len({type(key) for key in keys.tolist()}) > 1:
+        raise UsageError(f"The column '{column}' holds names of several kinds, such as 1 and '1': one person might be two {whose}.")
+    names, places = np.unique(keys.astype(str) if keys.dtype == object else keys, return_inverse=True)
+    return tuple(str(name) for name in names), torch.from_numpy(places.astype(np.int64))
 
 
 def _column(frame: Frame, name: str) -> NDArray[Any]:

@@ -60,6 +60,10 @@ class DataSet:
     """Local training that works on this data set; `hush.methods` has its own defaults for everything else."""
     record_settings: Mapping[str, Any] = field(default_factory=dict)
     """The same for methods that put noise on every local step."""
+    person: str | None = None
+    """The column that says whose a row is, in a user's own table."""
+    person_rows: int = 10
+    """How many rows of a person count at most."""
     record_clients: int | None = None
     """How many clients share it where records are protected: few enough that each holds many."""
     record_cohort: float | None = None

@@ -6,6 +6,7 @@ are given by nature, whole clients are taken out, since somebody who trains must
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hush.errors import UsageError
-from hush.random import derive
+from hush.random import derive, keys_of, uniform
 from hush.tasks.clients import Clients, Examples
 from hush.tasks.partition import NO_NATURE, Index, partition
 from hush.tasks.raw import Raw
@@ -65,7 +66,7 @@ def _invented(raw: Raw, split: str, clients: int | None, validation: int, public
     rest = order[validation + public :]
     parts = partition(split, raw.train.y[rest].numpy(), clients or 1, derive(seed, 13))
     return Dealt(
-        _clients(raw.train, [rest[torch.from_numpy(part)] for part in parts]),
+        _clients(raw.train, [rest[torch.from_numpy(part)] for part in parts], raw.persons),
         raw.test,
         _take(raw.train, order[:validation]) if validation else None,
         _take(raw.train, order[validation : validation + public]) if public else None,
@@ -107,7 +108,9 @@ def _by_nature(raw: Raw, clients: int | None, validation: int, public: int, seed
         notes.append("test examples are those of the clients that train: each has its own")
     open_parts = tuple(part for part, examples in (("validation", held), ("public", shown)) if examples is not None)
     caveat = f"{gone_in_all:,} clients were taken out: their examples are used without noise, and nothing is proved for them"
-    return Dealt(_clients(raw.train, rows), test, held, shown, tuple(notes), (caveat,) if open_parts else (), open_parts)
+    return Dealt(
+        _clients(raw.train, rows, raw.persons), test, held, shown, tuple(notes), (caveat,) if open_parts else (), open_parts
+    )
 
 
 def _each_its_own(raw: Raw, split: str, clients: int | None, public: int, seed: int) -> Dealt:
@@ -129,12 +132,14 @@ def _each_its_own(raw: Raw, split: str, clients: int | None, public: int, seed: 
         rest = rest[: len(rest) // clients * clients]
     parts = partition(split, every.y[rest].numpy(), clients or 1, derive(seed, 13), None if owner is None else owner[rest])
     mine = [torch.from_numpy(rest[rng.permutation(part)]) for part in parts]
-    tenth = [len(part) // 10 for part in mine]
-    notes.append("80% of each client's examples train, 10% validate, 10% test: figures are of the clients' own")
+    persons = _everybodys(raw)
+    what = "examples" if persons is None else "persons"
+    notes.append(f"80% of each client's {what} train, 10% validate, 10% test: figures are of the clients' own")
+    train, test, validation = zip(*(_in_three(part, persons, derive(seed, 15)) for part in mine), strict=True)
     return Dealt(
-        _clients(every, [part[2 * n :] for part, n in zip(mine, tenth, strict=True)]),
-        _clients(every, [part[n : 2 * n] for part, n in zip(mine, tenth, strict=True)]),
-        _clients(every, [part[:n] for part, n in zip(mine, tenth, strict=True)]),
+        _clients(every, train, persons),
+        _clients(every, test),
+        _clients(every, validation),
         _take(every, torch.from_numpy(order[:public])) if public else None,
         tuple(notes),
     )
@@ -158,9 +163,30 @@ def _take(examples: Examples, rows: Tensor) -> Examples:
     return Examples(examples.x[rows], examples.y[rows])
 
 
-def _clients(examples: Examples, parts: list[Tensor]) -> Clients:
-    rows = torch.cat(parts)
-    return Clients(examples.x[rows], examples.y[rows], torch.tensor([len(part) for part in parts]))
+def _everybodys(raw: Raw) -> Tensor | None:
+    """Whose every example is, where training and test examples are dealt together."""
+    if raw.persons is None:
+        return None
+    if raw.test_persons is None:
+        raise UsageError("Test rows are dealt to the clients as well, and no column says whose they are: use --evaluation central.")
+    return torch.cat([raw.persons, raw.test_persons])
+
+
+def _in_three(part: Tensor, persons: Tensor | None, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """80%, 10% and 10% of a client's shuffled rows; or of its persons, each by a coin of its own: nobody is judged by her own rows,
+    and how many rows one has moves nobody else."""
+    if persons is None:
+        tenth, share = len(part) // 10, torch.arange(len(part))
+    else:
+        part = part.sort().values  # as the table has them
+        tenth, share = 1, 10 * uniform(keys_of(seed, persons[part]), ())
+    return part[share >= 2 * tenth], part[(share >= tenth) & (share < 2 * tenth)], part[share < tenth]
+
+
+def _clients(examples: Examples, parts: Sequence[Tensor], persons: Tensor | None = None) -> Clients:
+    rows = torch.cat(list(parts))
+    sizes = torch.tensor([len(part) for part in parts])
+    return Clients(examples.x[rows], examples.y[rows], sizes, None if persons is None else persons[rows])
 
 
 def _rows_of(owner: Index, chosen: Index) -> list[Tensor]:

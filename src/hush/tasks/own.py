@@ -4,6 +4,8 @@ train = "visits.parquet"       # .csv, .parquet, .safetensors; a folder of them;
 test = "later.csv"             # optional; without it each client keeps a tenth of its own to validate and one to test
 validation = "pilot.csv"       # optional, as is public = "...": examples of nobody who trains
 client = "hospital"            # a column; without it each file of the folder is a client
+person = "patient_id"          # optional, a column: whose a row is, for methods that protect records
+rows_per_person = 10           # optional: how many rows of a person count at most
 target = "readmitted"
 classes = 2                    # leave out (or 0) where the target is a number to come close to
 features = ["age", "ward"]     # optional: all other columns
@@ -35,6 +37,7 @@ from hush.tasks.clients import Examples
 from hush.tasks.columns import Columns, Frame, column_names
 from hush.tasks.dataset import DataSet
 from hush.tasks.raw import Form, Raw
+from hush.tasks.task import PERSON_ROWS
 
 _FILES = ".csv, .parquet or .safetensors"
 _FILE_NAME = "client (file)"
@@ -52,6 +55,8 @@ class Description(BaseModel):
     validation: str | None = None
     public: str | None = None
     client: str | None = None
+    person: str | None = None
+    rows_per_person: int = Field(default=PERSON_ROWS, ge=1)
     classes: int | None = Field(default=None, ge=0)
     features: list[str] | None = None
     categories: dict[str, list[Any]] = Field(default_factory=dict)
@@ -106,6 +111,8 @@ def _entry(path: Path, text: str, state: tuple[tuple[str, int, int], ...]) -> Da
         metrics=tuple(said.metrics) if said.metrics is not None else None,
         loss=None if said.classes else nn.MSELoss(),
         settings=said.settings,
+        person=said.person,
+        person_rows=said.rows_per_person,
     )
 
 
@@ -139,7 +146,7 @@ def columns_of(path: Path) -> Columns:
 def _held(said: Description, folder: Path) -> tuple[Columns, dict[str, Examples | None]]:
     if said.test is None:
         raise UsageError("Without a train table there must be a test table, whose rows are nobody's: test = ...")
-    columns, held = Columns(said.client or _FILE_NAME, said.target, said.features, said.categories), {}
+    columns, held = _columns(said), {}
     for part, name in (("test", said.test), ("validation", said.validation), ("public", said.public)):
         held[part] = None if name is None else shaped(columns.examples(table(name, folder)), said.target, said.classes, part)
     return replace(columns, features=columns.inputs), held
@@ -150,20 +157,27 @@ def _tables(said: Description, folder: Path) -> Raw:
     assert said.train is not None
     if said.client is None and not (folder / said.train).is_dir():
         raise UsageError("Say which column is the client (client = ...), or let train be a folder with one file for each client.")
-    columns = Columns(said.client or _FILE_NAME, said.target, said.features, said.categories)
+    columns = _columns(said)
     train = table(said.train, folder, by_file=said.client is None)
     names, owner = columns.owners(train)
     learned = shaped(columns.examples(train), said.target, said.classes, "train")
     test, whose = Examples(learned.x[:0], learned.y[:0]), None if said.test else owner[:0]
+    persons, theirs = columns.persons(train), None if said.test or said.person is None else owner[:0]
     if said.test is not None:
         held = table(said.test, folder, by_file=said.client is None)
         whose = columns.owners(held, names)[1] if columns.client in column_names(held) else None
         test = shaped(columns.examples(held), said.target, said.classes, "test")
+        theirs = columns.persons(held) if columns.person in column_names(held) else None
 
     def nobodys(name: str | None, part: str) -> Examples | None:
         return None if name is None else shaped(columns.examples(table(name, folder)), said.target, said.classes, part)
 
-    return Raw(learned, test, owner, whose, names, nobodys(said.validation, "validation"), nobodys(said.public, "public"))
+    parts = (nobodys(said.validation, "validation"), nobodys(said.public, "public"))
+    return Raw(learned, test, owner, whose, names, *parts, persons, theirs)
+
+
+def _columns(said: Description) -> Columns:
+    return Columns(said.client or _FILE_NAME, said.target, said.features, said.categories, said.person)
 
 
 def shaped(examples: Examples, target: str, classes: int | None, part: str) -> Examples:

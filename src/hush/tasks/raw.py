@@ -27,6 +27,9 @@ class Raw:
     validation: Examples | None = None
     public: Examples | None = None
     """Examples of nobody, where a data set comes with some."""
+    persons: Tensor | None = None
+    """Of each training example: the person that it is of (`Clients.persons`), where a column says so."""
+    test_persons: Tensor | None = None
 
 
 Read = Callable[[Mapping[str, Path]], Raw]

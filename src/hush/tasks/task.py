@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,17 @@ from torch.utils.data import Dataset
 from hush.errors import UsageError
 from hush.local.flat import IGNORED, FlatModel, Loss
 from hush.local.remembered import remembered
-from hush.privacy.vocabulary import Enrolled
+from hush.privacy.guarantee import Unit
+from hush.privacy.vocabulary import Enrolled, Persons
 from hush.random import row_marks
+from hush.tasks import persons
 from hush.tasks.clients import Clients, Examples, Part, whole
 from hush.tasks.metrics import Metric, Metrics, named, usual
 
 __all__ = ["Clients", "Examples", "Task", "whole"]
 
+PERSON_ROWS = 10
+"""Rows of a person that count at most, unless it is said."""
 _POSITIONS = 256
 """Up to so many whole numbers in an input are tokens, each of which may be looked up in a table of its own."""
 
@@ -63,6 +67,10 @@ class Task:
     """What a reader of a certificate must know of who the clients are, and where the model's features come from."""
     of_clients: tuple[str, ...] = field(default=())
     """Which of `validation` and `public` are examples of people who do not train: used openly, and protected by nothing."""
+    person_rows: int = PERSON_ROWS
+    """How many rows of a person count at most, where the clients say whose rows they are (`Clients.persons`)."""
+    by_person: bool = False
+    """Whether clients train on persons and not on rows: for methods that protect records. A run sets it."""
     drawn: str | None = field(default=None, repr=False)
     """The weights that Hush itself made for the model, as `remembered` tells them; None where they came with it."""
 
@@ -103,10 +111,26 @@ class Task:
     @property
     def enrolled(self) -> Enrolled:
         """Whom a statement about this task speaks of: its clients, and the records of the one that holds the fewest."""
-        sizes = self.train.sizes
+        sizes = self.records
         fewest = int(sizes[sizes > 0].min()) if bool((sizes > 0).any()) else None
         dim = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
-        return Enrolled(self.train.count, fewest, int(sizes.sum()) or None, dim)
+        whose = Persons(self.person_rows, persons.most_clients(self.train)) if self.by_person else None
+        return Enrolled(self.train.count, fewest, int(sizes.sum()) or None, dim, whose)
+
+    @property
+    def records(self) -> Tensor:
+        """How many records each client holds: rows, or persons."""
+        return persons.held(self.train) if self.by_person else self.train.sizes
+
+    @property
+    def names_persons(self) -> bool:
+        """Whether it is known whose each row is."""
+        return self.train.persons is not None
+
+    def seen_by(self, unit: str | None) -> Task:
+        """The same, as a method sees it for which a record is a person, or a row."""
+        by_person = unit == Unit.PERSON
+        return self if by_person == self.by_person else replace(self, by_person=by_person)
 
     @property
     def all_caveats(self) -> tuple[str, ...]:
@@ -153,7 +177,7 @@ class Task:
 
     def placed_train(self, device: torch.device | str, dtype: torch.dtype) -> Clients:
         train = self.train
-        return Clients(*self._place(train.x, train.y, device, dtype), train.sizes.to(device))
+        return Clients(*self._place(train.x, train.y, device, dtype), train.sizes.to(device), train.persons)
 
     def _place(self, x: Tensor, y: Tensor, device: torch.device | str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         # PyTorch's losses take no other whole numbers, and cross-entropy no truth values
