@@ -118,7 +118,7 @@ def test_a_rehearsal_finds_what_the_server_would_refuse_and_asks_nobody(world: M
     _, nobody = ready(made.proposal, made.task, False, Rehearsal)
     assert nobody.terms == made.ready()[1].terms
     assert not made.post.log
-    with pytest.raises(HushError, match="other terms"):
+    with pytest.raises(HushError, match="The model has 4,810 parameters here"):
         ready(replace(made.proposal, parameters=made.proposal.parameters + 1), made.task, False, Rehearsal)
 
 

@@ -113,7 +113,7 @@ def assemble(config: RunConfig, method: Method, task: Task, cohort: Cohort, remo
             "Diagnostics watch clients' updates, and here clients send sums of their records: leave --diagnostics out."
         )
     if config.diagnostics is None:  # un-noised figures would go around a guarantee
-        config = replace(config, diagnostics=settled.plan is None)
+        config = replace(config, diagnostics=settled.plan is None and not method.local.by_record)
     if settled.refused is not None:
         method = replace(method, local=_initial_round(method, data, cohort, config.seed))
     privacy = _protection(config, settled, task, method, cohort, apart, summed, remote)
