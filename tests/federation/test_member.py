@@ -463,8 +463,8 @@ def test_what_fails_after_training_is_silenced_without_another_one(world: MakeWo
 
 def test_stand_ins_are_as_many_as_the_rows_or_a_constant() -> None:
     told = Examples((1, 8, 8), "float32", 10)
-    assert Held("a", table={"x": np.zeros((7, 3)), "y": np.zeros(7)}).rows == 7
-    assert Held("a:b", pair=([1, 2, 3], None)).rows == 3
-    assert Held("a:b", pair=(object(), 1)).rows == 0
+    assert Held("a", table={"x": np.zeros((7, 3)), "y": np.zeros(7)}).records(told) == 7
+    assert Held("a:b", made=([1, 2, 3], None)).records(told) == 3
+    assert Held("a:b", made=(object(), 1)).records(told) == 0
     x = zeros_and_ones(torch.rand(5, *told.shape))
     assert x.reshape(5, -1).unique(dim=1).flatten().tolist() == [0, 1, 0, 1, 0]

@@ -97,7 +97,7 @@ def test_the_column_is_named_to_whoever_agrees(made: World) -> None:
     assert any("one row, one record" in line for line in words(agree(made.proposal), 0))
     assert any("patient_id, which says whose a row is and never leaves" in line for line in words(told, 0))
     assert not any("whose a row is" in line for line in words(agree(made.proposal), 0))
-    allowed = Policy(epsilon=1e9, roster=told.proposal.members.fingerprint, features=("x",))
+    allowed = Policy(epsilon=1e9, roster=told.proposal.members.fingerprint, features=("x",), target="y")
     assert allowed.objection(agree(made.proposal)) is None
     assert "a column that is read would be patient_id" in str(allowed.objection(told))
     assert replace(allowed, features=("x", "patient_id")).objection(told) is None
