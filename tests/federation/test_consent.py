@@ -556,6 +556,7 @@ def test_a_column_that_is_not_there_is_named(world: MakeWorld) -> None:
     made = world()
     save_file({"x": torch.zeros(5, 1, 8, 8)}, made.data(0))
     assert made.propose(0).head["why"] == "its table has no column y"
+    assert any("does not take part: its table has no column y" in line for line in made.heard), "who can mend it is told, too"
 
 
 def test_rows_that_do_not_fit_say_nothing_by_a_yes_or_a_no(world: MakeWorld) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from hush.certify import verify_run
 from hush.federation.consent import words
+from hush.federation.diary import _itself
 from hush.federation.proposal import agree
+from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger
 from tests.federation.conftest import MakeWorld
 
@@ -48,3 +51,11 @@ def test_the_certificate_holds(world: MakeWorld) -> None:
     made.train()
     checks = verify_run(made.out).checks
     assert all(check.passed is not False for check in checks), checks
+
+
+def test_records_and_persons_have_pages_of_their_own(world: MakeWorld) -> None:
+    """Otherwise a client that protected records once could never protect persons."""
+    plan = agree(world(**RUN).proposal).own_plan
+    assert plan is not None
+    names = {_itself("study", replace(plan, unit=unit))[0] for unit in Unit}
+    assert names == {"study", "study, by record", "study, by person"}

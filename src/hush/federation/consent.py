@@ -196,7 +196,7 @@ def words(told: Agreement, me: int, before: Before = NOTHING) -> list[str]:
 def _replaced(proof: Proof) -> Iterator[str]:
     """The figure of the other relation of records."""
     if (epsilon := replaced_epsilon(proof.plan, proof.guarantee.delta)) is not None:
-        yield f"Which of two records it was stays secret, too: epsilon {at_least(epsilon)} at the same delta."
+        yield f"Which of two {proof.plan.unit}s it was stays secret, too: epsilon {at_least(epsilon)} at the same delta."
 
 
 def _examples(told: Agreement) -> str:

@@ -151,8 +151,8 @@ def _in_ledger(digest: str) -> str:
 
 
 def _itself(federation: str, plan: Plan) -> tuple[str, Plan]:
-    """A population of this client alone, in however large a federation, so that all its runs add up; or of one of its records."""
+    """A population of this client alone, in however large a federation, so that all its runs add up; or of a unit there."""
     if plan.unit is Unit.CLIENT:
         return federation, replace(plan, population=1)
     phases = (replace(phase, sampling=replace(phase.sampling, population=1)) for phase in plan.phases)  # type: ignore[call-arg]
-    return f"{federation}, by record", replace(plan, population=1, phases=tuple(phases))
+    return f"{federation}, by {plan.unit}", replace(plan, population=1, phases=tuple(phases))

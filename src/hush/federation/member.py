@@ -124,7 +124,9 @@ class Member:
                 self._say(f"the data cannot be read: {error}")
                 return self._write(letter, {"kind": "no", "why": "its table cannot be read"})
             if lacking := held.missing_columns(proposal.examples):
-                return self._write(letter, {"kind": "no", "why": f"its table has no column {', '.join(lacking)}"})
+                why = f"its table has no column {', '.join(lacking)}"
+                self._say(f"does not take part: {why}")
+                return self._write(letter, {"kind": "no", "why": why})
             joined = self._join(self._placed(told, number, held))
             if not self._diary.knows(proposal.digest):
                 self._diary.agreed(told)
