@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hush.engines.federation import beside_the_vector
+from hush.engines.federation import beside_the_vector, letters_of
 from hush.errors import DataError, UsageError
 from hush.federation.diary import NOTHING, Before
 from hush.federation.folders import read_text
@@ -168,7 +168,8 @@ def words(told: Agreement, me: int, before: Before = NOTHING) -> list[str]:
         f"You are {members.names[me]}.",
         f"You are in at most {told.participations} sums, of at least {terms.smallest} clients each, of whom at least "
         f"{terms.fewest(terms.smallest)} must still be there when a sum is opened.",
-        f"You send about {_size(message.bytes + beside_the_vector(terms))} a round and receive about {_size(received)}.",
+        f"You send about {_size(message.bytes + beside_the_vector(terms))} a round and receive about "
+        f"{_size(received + letters_of(terms))}, keys not counted.",
     ]
     if run.code is not None:
         lines.append(f"The method is not Hush's own: {run.code}.")
@@ -190,6 +191,7 @@ def words(told: Agreement, me: int, before: Before = NOTHING) -> list[str]:
     ]
     if told.proof.server is None:
         lines.append(f"AGAINST THE SERVER NOTHING IS PROVED: {told.proof.no_server}")
+    lines += [f"Mind: {line}." for line in told.proof.guarantee.warnings]
     return list(map(printable, [*filter(None, lines), *(f"Assumed: {line}." for line in proved.assumptions)]))
 
 
