@@ -269,7 +269,7 @@ def warnings_of(plan: Plan, delta: float) -> Iterator[str]:
     if plan.unit is Unit.CLIENT and plan.population < _FEW:
         yield (
             f"noise that hides one of {plan.population:,} clients drowns the model: below about {_FEW}, and where each holds many "
-            "records, protect these instead (dp-sgd under a secure sum; or fed-spa, cpfed)"
+            "records, protect these instead (hush run fed-spa, cpfed, dp-sgd; in a federation dp-sgd)"
         )
     if (most := max((phase.holders for phase in plan.phases), default=1)) > 1:
         yield (
