@@ -58,8 +58,6 @@ def left_behind(folder: Path) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("name", ["dp-fedavg", "fed-smp-rand-k", "ddgauss", "dpsfl-ac", "adpfl", "dp-sgd"])
 def test_two_runs_on_other_data_leave_the_same_but_for_what_is_noised(name: str, mode: str, tmp_path: Path) -> None:
     """Other examples, other sizes, other labels; as many clients, and the same settings."""
-    if name == "dp-sgd" and mode == "secure":
-        pytest.skip("it draws noise inside local training, in floating point")
     sizes = [(5, 3, 8, 1, 6, 4) * 5, (2, 9, 40, 1, 7, 11) * 5]
     if name == "dp-sgd":  # whose statement is about records: how many a client holds is no secret, and says so
         sizes = [(5,) * 30, (5,) * 30]
