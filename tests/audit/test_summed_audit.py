@@ -115,4 +115,4 @@ def test_canaries_show_where_there_is_hardly_any_noise() -> None:
     method = secured(noise=1e-3, rate=1.0, lr=0.01)
     seen = watch_sums(method, FixedSize(20), hush.load_task("digits", clients=20), 10)
     inside, outside = seen.scores[seen.members], seen.scores[~seen.members]
-    assert inside.mean() > outside.mean() + outside.std()
+    assert inside.min() > outside.max()

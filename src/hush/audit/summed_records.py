@@ -259,7 +259,7 @@ def _training(method: Method, cohort: Cohort, task: Task, rounds: int) -> Attack
 
 
 def watch_sums(method: Method, cohort: Cohort, task: Task, rounds: int) -> Watched:
-    """Score each canary by how far every step goes along its gradient, but for what all other records do on average."""
+    """Score each canary by its part in every step, but for what all other records do on average."""
     real = task.train
     members = fair_coins(real.count)
     rows = torch.randint(len(real.x), (2, real.count))
@@ -279,11 +279,20 @@ def watch_sums(method: Method, cohort: Cohort, task: Task, rounds: int) -> Watch
         step = (now.params - after.params).double() - _without(run, now, ids, real.sizes)
         own = (inputs[:, None], y[:, None], torch.ones(real.count, 1, dtype=learner.dtype), keys)
         gradients, _ = learner.gradients(now.params.expand(real.count, -1), *own)
-        lengths = torch.linalg.vector_norm(gradients.double(), dim=1).clamp_min(1e-12)
-        scores[ids] += (gradients.double() @ step / lengths)[ids]
+        scores[ids] += _told_apart(gradients[ids].double(), step, find_noise(run.method)[0].multiplier or 0.0)
         now = after
     assert run.privacy.plan is not None
     return Watched(run.privacy.plan, CANARY_DELTA, members.numpy(), scores.numpy())
+
+
+def _told_apart(gradients: Tensor, step: Tensor, multiplier: float) -> Tensor:
+    """How much of each canary is in a step: the best linear estimate, where each is in by a fair coin and as long as the clip.
+
+    Gradients of canaries resemble each other: how far the step goes along one of them tells of the others, too.
+    """
+    directions = gradients / torch.linalg.vector_norm(gradients, dim=1, keepdim=True).clamp_min(1e-12)
+    alike = directions @ directions.T + max(4 * multiplier**2, 1e-9) * torch.eye(len(gradients), dtype=gradients.dtype)
+    return torch.linalg.solve(alike, directions @ step)
 
 
 def _without(run: Run, now: Snapshot, ids: Tensor, sizes: Tensor) -> Tensor:
