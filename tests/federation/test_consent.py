@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from hush.cli.client import Consent
-from hush.errors import HushError
+from hush.errors import HushError, UsageError
 from hush.federation import letters
 from hush.federation import proposal as proposal_module
 from hush.federation.consent import Policy, words
@@ -27,6 +27,7 @@ from hush.federation.members import Card, Members
 from hush.federation.proposal import Agreement, Examples, Proposal, agree
 from hush.privacy.guarantee import at_least
 from hush.secagg.identity import Identity
+from hush.tasks.columns import Columns
 from tests.federation.conftest import MakeWorld
 from tests.federation.world import Clock, World, changed
 
@@ -112,7 +113,7 @@ def around(told: Agreement) -> dict[str, tuple[Any, Any, str]]:
 
 def test_every_key_of_a_policy_says_yes_on_one_side_and_no_on_the_other(told: Agreement, tmp_path: Path) -> None:
     cases = around(told)
-    assert {*cases, "unproved", "passes"} == set(Policy.__dataclass_fields__)
+    assert {*cases, "unproved", "passes", "person"} == set(Policy.__dataclass_fields__)
     known = {"roster": told.proposal.members.fingerprint, "target": "y"}
     path = tmp_path / "policy.toml"
     for key, (inside, outside, why) in cases.items():
@@ -394,6 +395,53 @@ def test_one_model_is_made_whether_the_rows_fit_or_not(fit: bool, world: MakeWor
     assert builds.seen == [0, "asked", 4_810, "rows"]
 
 
+WARDS = "ward,age,again\n" + "A,50,0\nB,60,1\nC,70,1\n" * 20
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64"])
+def test_no_proposal_gets_another_answer_where_rows_do_not_fit(dtype: str, world: MakeWorld, tmp_path: Path) -> None:
+    """Such as one whose examples of nobody fail alone: whoever needs them would say no, and the server has a category's name."""
+    made = world()
+    (tmp_path / "own.csv").write_text(WARDS)
+    answers = []
+    for wards in (["A", "B", "C"], ["A", "B", "D"]):
+        own = Examples((4,), dtype, 2, "again", ("ward", "age"), {"ward": wards})
+        asked = replace(made.proposal, examples=own, parameters=10, run=replace(made.proposal.run, model="logistic"), name=wards[2])
+        made.members[0] = made.member(0, source=str(tmp_path / "own.csv"))
+        head = made.propose(0, asked.to_json()).head
+        answers.append({key: value for key, value in head.items() if key != "re"})
+    assert answers[0] == answers[1]
+
+
+def test_what_only_examples_of_nobody_fail_is_refused_before_any_row(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any) -> None:
+        raise RuntimeError("no such examples")
+
+    read: list[Any] = []
+    monkeypatch.setattr("hush.federation.member.stand_in_task", fails)
+    monkeypatch.setattr(Held, "examples", lambda *given: read.append(given))
+    made.members[0] = made.member(0)
+    assert made.propose(0).head["kind"] == "refused"
+    assert read == []
+
+
+@pytest.mark.parametrize("column", range(3))
+def test_a_table_is_read_to_its_last_column_whichever_does_not_fit(
+    column: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the time of a yes tells in which column a category is missing."""
+    (tmp_path / "own.csv").write_text("a,b,y\nA,A,A\nB,B,B\n")
+    kinds = {name: ["A", "B"] for name in "aby"}
+    kinds["aby"[column]] = ["A", "C"]
+    seen: list[str] = []
+    codes = Columns._codes
+    monkeypatch.setattr(Columns, "_codes", lambda self, name, values: [seen.append(name), codes(self, name, values)][1])
+    own = Examples((4,), "float32", 2, "y", ("a", "b"), kinds)
+    with pytest.raises(UsageError, match=f"The column '{'aby'[column]}' holds 'B'"):
+        Held.read(str(tmp_path / "own.csv"), own).examples(own)
+    assert sorted(seen) == ["a", "b", "y"]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -498,6 +546,35 @@ def test_a_yes_that_was_typed_is_remembered(world: MakeWorld) -> None:
     assert made.propose(0).head["kind"] == "yes"
     made.restart(1, decide=Consent(None))
     assert made.propose(1).head["kind"] == "later"
+
+
+def test_a_yes_to_two_runs_at_once_is_asked_for_anew_once_the_first_is_agreed_to(
+    made: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was shown without what the other adds to it."""
+    shown: list[str] = []
+    monkeypatch.setattr("hush.cli.client.say", shown.append)
+    monkeypatch.setattr("typer.prompt", lambda *text, **more: "yes")
+    consent, folder = Consent(None), ClientFolder.enroll(tmp_path / "own", made.server.path / "invitation.json", "own")
+    cards = (*made.proposal.members.cards[1:], folder.card)
+    texts = [
+        replace(made.proposal, members=Members(made.proposal.members.server, cards), name=name).to_json().encode()
+        for name in ("ab", "cd")
+    ]
+    member = Member(folder, str(made.data(0)), consent, say=shown.append)
+
+    def asked() -> list[str]:
+        told = {"kind": "propose", "round": 0, "key": member.key.hex()}
+        raw = [letters.write(made.server.identity, told, [text]) for text in texts]
+        return [letters.read(member.answer(one), member.key).head["kind"] for one in raw]
+
+    assert asked() == ["later", "later"]
+    consent.ask()
+    assert not any("in other runs of this federation" in line for line in shown)
+    assert asked() == ["yes", "later"]
+    consent.ask()
+    assert any("in other runs of this federation" in line for line in shown)
+    assert asked() == ["yes", "yes"]
 
 
 # -- a method of one's own ---------------------------------------------------------------------------------------------------------

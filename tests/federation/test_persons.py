@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,10 @@ def test_a_clients_own_description_must_agree(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('train = "own.csv"\nperson = "hospital"\n')
     with pytest.raises(UsageError, match="person = 'hospital', and the server proposes 'patient_id'"):
         read_examples(str(tmp_path / "own.toml"), TOLD)
-    assert len(read_examples(str(tmp_path / "own.toml"), replace(TOLD, person=None, person_rows=None)).x) == 20
+    nobody = replace(TOLD, person=None, person_rows=None)
+    assert len(read_examples(str(tmp_path / "own.toml"), nobody).x) == 20, "all of a client is protected, whoever's a row is"
+    with pytest.raises(UsageError, match="person = 'hospital', and the server proposes None"):
+        Held.read(str(tmp_path / "own.toml"), nobody, by_row=True)
 
 
 RUN = {"method": "dp-sgd", "rounds": 3, "noise": 1.5, "delta": 1e-3, "set": {"local_steps": None, "rate": 0.1}}
@@ -101,6 +105,27 @@ def test_the_column_is_named_to_whoever_agrees(made: World) -> None:
     assert allowed.objection(agree(made.proposal)) is None
     assert "a column that is read would be patient_id" in str(allowed.objection(told))
     assert replace(allowed, features=("x", "patient_id")).objection(told) is None
+
+
+@pytest.mark.parametrize(("column", "said"), [("patient_id", None), ("age", "age"), (None, r"\(a row\)")])
+def test_a_policy_says_which_person_is_protected(made: World, column: str | None, said: str | None) -> None:
+    """One that says no less than the epsilon would agree to protect single rows, or anything for a person."""
+    proposal = naming(made, column, 3 if column is not None else None)
+    policy = Policy(roster=proposal.members.fingerprint, person="patient_id")
+    objection = policy.objection(agree(proposal))
+    if said is None:
+        assert objection is None
+    else:
+        assert re.search(f"the person that is protected would be {said}, and may be patient_id alone", str(objection))
+
+
+def test_a_description_of_persons_is_no_yes_to_rows(made: World, tmp_path: Path) -> None:
+    held = load_file(made.data(0))
+    save_file(held | {"patient_id": torch.arange(len(held["y"])) // 3}, tmp_path / "own.safetensors")
+    (tmp_path / "own.toml").write_text('train = "own.safetensors"\nperson = "patient_id"\n')
+    made.members[0] = made.member(0, source=str(tmp_path / "own.toml"))
+    assert made.propose(0, naming(made).to_json()).head["kind"] == "yes"
+    assert made.propose(0, naming(made, None, None).to_json()).head["kind"] == "no"
 
 
 def test_a_proposal_of_persons_says_how_many_rows_count(made: World) -> None:

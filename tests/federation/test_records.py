@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from hush.certify import verify_run
 from hush.federation.consent import words
-from hush.federation.diary import _itself
+from hush.federation.diary import Diary, _itself
 from hush.federation.proposal import agree
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger
@@ -51,6 +54,20 @@ def test_the_certificate_holds(world: MakeWorld) -> None:
     made.train()
     checks = verify_run(made.out).checks
     assert all(check.passed is not False for check in checks), checks
+
+
+@pytest.mark.parametrize("config", [RUN, {"sampling": "secret", "cohort": 2.0, "noise": 3.0}, {"noise": 3.0}])
+def test_a_clients_own_ledger_says_what_was_proved(config: dict[str, Any], world: MakeWorld) -> None:
+    """Of coins that a client throws alone, too; and one that cannot be read counts for nothing where the diary is lost."""
+    made = world(**config)
+    made.train()
+    told = agree(made.proposal)
+    assert told.proof is not None
+    assert told.proof.server is not None
+    (made.folder(0) / "diary.json").unlink()
+    before = Diary(made.folder(0), "test").before(agree(replace(made.proposal, name="ab")))
+    assert before.epsilon == pytest.approx(told.proof.server.epsilon, rel=0.01)
+    assert before.delta == told.delta
 
 
 def test_records_and_persons_have_pages_of_their_own(world: MakeWorld) -> None:

@@ -199,7 +199,8 @@ class World:
     def member(self, number: int, **more: Any) -> Member:
         """A process of this client's, on the folder that it has."""
         given: dict[str, Any] = {"decide": self.decide, "own_code": self.own_code, "say": self.heard.append} | more
-        return Member(ClientFolder.of(self.folder(number)), str(self.data(number)), **given)
+        source = given.pop("source", str(self.data(number)))
+        return Member(ClientFolder.of(self.folder(number)), source, **given)
 
     def kill(self, number: int) -> None:
         self.members.pop(number, None)

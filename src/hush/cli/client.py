@@ -82,7 +82,8 @@ class Consent:
     def __init__(self, policy: object | None) -> None:
         self._policy = policy
         self._open: dict[bytes, tuple[Agreement, int, Before]] = {}
-        self._said: dict[bytes, bool] = {}
+        self._said: dict[bytes, tuple[bool, Before]] = {}
+        """What was answered, and what had been agreed to before, as it was shown."""
         self._lock = threading.Lock()
 
     def __call__(self, told: Agreement, number: int, before: Before) -> bool | str | None:
@@ -99,8 +100,11 @@ class Consent:
             return True
         digest = told.proposal.digest + number.to_bytes(4, "big")
         with self._lock:
-            if digest in self._said:
-                return self._said[digest] or "its owner said no"
+            said, shown = self._said.get(digest, (None, before))
+            if said is False:
+                return "its owner said no"
+            if said and shown == before:  # a yes that was shown less, since another run was agreed to meanwhile, is asked for anew
+                return True
             self._open[digest] = told, number, before
         return None
 
@@ -118,5 +122,5 @@ class Consent:
             while answer not in ("yes", "no"):
                 answer = typer.prompt("Take part? Type yes or no", err=True).strip().lower()
             with self._lock:
-                self._said[digest] = answer == "yes"
+                self._said[digest] = answer == "yes", before
                 del self._open[digest]

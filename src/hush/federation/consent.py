@@ -51,6 +51,8 @@ class Policy:
     features: tuple[str, ...] | None = None
     """The columns that may be read, the target not counted, which is then named as well."""
     target: str | None = None
+    person: str | None = None
+    """The column that says whose a row is: where less is protected than all that a client holds, it is persons by this column."""
     threat: str | None = None
     """`malicious`: only where the sum is safe from a server that lies."""
     roster: str | None = None
@@ -87,7 +89,7 @@ class Policy:
             "features": list,
         }
         kinds |= dict.fromkeys(("smallest_cohort", "parameters", "steps", "passes", "participations", "rounds"), int)
-        kinds |= dict.fromkeys(("target", "threat", "roster"), str) | {"unproved": bool}
+        kinds |= dict.fromkeys(("target", "person", "threat", "roster"), str) | {"unproved": bool}
         for key, given in value.items():
             pick(dict.fromkeys(f.name for f in fields(Policy)), key, f"key in {path.name}")
             if not isinstance(given, kinds[key]) or isinstance(given, bool) != (key == "unproved"):
@@ -141,9 +143,11 @@ class Policy:
 
     def _not_allowed(self, told: Agreement) -> str | None:
         examples = told.proposal.examples
+        by_person = self.person is not None and told.run.unit is not None
         allowed = (
             ("the method", told.run.method, self.methods),
             ("the target", examples.target, None if self.target is None else (self.target,)),
+            ("the person that is protected", examples.person or "(a row)", (self.person,) if by_person else None),
             ("the roster's fingerprint", told.proposal.members.fingerprint, (self.roster,)),
             ("the threat that the sum is safe from", told.terms.threat, ("malicious",) if self.threat == "malicious" else None),
             *(("a column that is read", name, self.features) for name in examples.features or ("(all columns)",)),

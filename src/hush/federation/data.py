@@ -6,6 +6,7 @@ import importlib
 import sys
 import tomllib
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from hush.federation.proposal import Examples, Proposal
 from hush.plugins import from_file, is_in_file
 from hush.tasks import own
 from hush.tasks.clients import Clients
-from hush.tasks.columns import Columns, Frame, column_names
+from hush.tasks.columns import Columns, Frame, column_names, each_of
 from hush.tasks.task import Task
 
 _NOBODY = "client (none)"
 STAND_INS = 100
 """Examples of nobody that train where it is not even known how many a client has."""
+FEW = 2
+"""Examples of nobody that a proposal is tried on, whatever a client has."""
 
 
 def files_of(source: str) -> list[Path]:
@@ -46,14 +49,14 @@ class Held:
     made: Any = None
 
     @staticmethod
-    def read(source: str, told: Examples) -> Held:
-        """`source` is a file, a folder, a description of either, or `module:function`."""
+    def read(source: str, told: Examples, by_row: bool = False) -> Held:
+        """`source` is a file, a folder, a description of either, or `module:function`; `by_row`: a single row is protected."""
         if _is_function(source):
             return Held(source, made=_called(source, told.person is not None))
         path = Path(source)
         if path.suffix != ".toml" and not path.exists():
             raise DataError(f"There is no file or folder {path}.")
-        name = _described(path, told) if path.suffix == ".toml" else path.name
+        name = _described(path, told, by_row) if path.suffix == ".toml" else path.name
         return Held(source, table=own.table(name, path.parent))
 
     def missing_columns(self, told: Examples) -> list[str]:
@@ -78,10 +81,8 @@ class Held:
             persons = whose[0] if whose else None
         else:
             columns = Columns(_NOBODY, told.target, told.features, told.categories, told.person)
-            persons = columns.persons(self.table)
-            x, y = own.shaped(
-                columns.examples(self.table), told.target, 0 if told.numbers else told.classes, Path(self.source).name
-            )
+            persons, read = each_of(partial(columns.persons, self.table), partial(columns.examples, self.table))
+            x, y = own.shaped(read, told.target, 0 if told.numbers else told.classes, Path(self.source).name)
         if tuple(x.shape[1:]) != told.shape:
             raise DataError(f"The inputs in {self.source} have the shape {tuple(x.shape[1:])}, and the model reads {told.shape}.")
         wanted = getattr(torch, told.dtype)
@@ -103,8 +104,9 @@ def stand_in_task(proposal: Proposal, model: nn.Module, records: int) -> Task:
     """The proposed model on so many examples of nobody: training on them takes as long as on a client's own."""
     told = proposal.examples
     x = zeros_and_ones(torch.empty(records or STAND_INS, *told.shape, dtype=getattr(torch, told.dtype)))
+    seen = x[:2].to(next(model.parameters()).dtype) if x.is_floating_point() else x[:2]  # as a client's own are
     with torch.no_grad():
-        outputs = model.eval()(x[:2])
+        outputs = model.eval()(seen)
     y = torch.zeros(len(x), *outputs.shape[1:]) if told.numbers else torch.zeros(len(x), *outputs.shape[2:], dtype=torch.int64)
     return _task(proposal, model.train(), Clients(x, y, torch.tensor([len(x)]), torch.arange(len(x))))
 
@@ -157,12 +159,13 @@ def _called(source: str, persons: bool = False) -> Any:
         raise UsageError(f"{source} cannot be read from: {type(error).__name__}: {error}.") from error
 
 
-def _described(path: Path, told: Examples) -> str:
+def _described(path: Path, told: Examples, by_row: bool) -> str:
     """Where the table of a description lies. What it says of columns must be what was agreed on."""
     value = _toml(path)
     train = _train(path, value)
     features = None if told.features is None else list(told.features)
-    person = [("person", told.person)] if told.person is not None else []  # without it, whose a row is does not matter
+    matters = told.person is not None or by_row  # to whom all of a client is protected, whose a row is does not
+    person = [("person", told.person)] if matters else []
     for key, agreed in (("target", told.target), ("features", features), ("categories", told.categories), *person):
         if key in value and value[key] != agreed:
             raise UsageError(f"{path.name} has {key} = {value[key]!r}, and the server proposes {agreed!r}.")

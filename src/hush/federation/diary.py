@@ -21,7 +21,7 @@ from hush.federation.members import as_object
 from hush.federation.proposal import Agreement
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger, RunAccount
-from hush.privacy.vocabulary import Plan
+from hush.privacy.vocabulary import Plan, PoissonSampling, Sampling, SecretParticipation
 
 
 class Before(NamedTuple):
@@ -152,7 +152,13 @@ def _in_ledger(digest: str) -> str:
 
 def _itself(federation: str, plan: Plan) -> tuple[str, Plan]:
     """A population of this client alone, in however large a federation, so that all its runs add up; or of a unit there."""
-    if plan.unit is Unit.CLIENT:
-        return federation, replace(plan, population=1)
-    phases = (replace(phase, sampling=replace(phase.sampling, population=1)) for phase in plan.phases)  # type: ignore[call-arg]
-    return f"{federation}, by {plan.unit}", replace(plan, population=1, phases=tuple(phases))
+    phases = (replace(phase, sampling=_of_one(phase.sampling)) for phase in plan.phases)
+    alone = replace(plan, population=1, phases=tuple(phases))
+    return federation if plan.unit is Unit.CLIENT else f"{federation}, by {plan.unit}", alone
+
+
+def _of_one(sampling: Sampling) -> Sampling:
+    """The same coins, thrown by one."""
+    if isinstance(sampling, SecretParticipation):
+        return replace(sampling, contacted=1)
+    return replace(sampling, population=1) if isinstance(sampling, PoissonSampling) else sampling

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from hush.engines.run import pick_device
+from hush.engines.run import Placed, pick_device
 from hush.engines.setup import place_data
 from hush.errors import HushError, UsageError
 from hush.federation import letters
 from hush.federation.contribution import Contributor, Steps
-from hush.federation.data import Held, stand_in_task, task_of
+from hush.federation.data import FEW, Held, stand_in_task, task_of
 from hush.federation.diary import Before, Diary
 from hush.federation.folders import ClientFolder
 from hush.federation.letters import BadLetter, Letter
 from hush.federation.proposal import Agreement, Proposal, agree
+from hush.privacy.guarantee import Unit
 from hush.secagg import BadMessage, Client, Refused
 from hush.secret import Secret
+from hush.tasks.task import Task
 
 KEYS_AHEAD = 64
 """Rounds of the secure sum that a client sends keys for at once."""
@@ -119,7 +121,7 @@ class Member:
             if said is not True:
                 return self._write(letter, {"kind": "no", "why": str(said)})
             try:
-                held = Held.read(self._source, proposal.examples)
+                held = Held.read(self._source, proposal.examples, proposal.run.unit == Unit.RECORD)
             except HushError as error:  # where it lies is nobody's business
                 self._say(f"the data cannot be read: {error}")
                 return self._write(letter, {"kind": "no", "why": "its table cannot be read"})
@@ -152,12 +154,19 @@ class Member:
         run, place = told.run, pick_device("auto")
         own = None if run.noise_seed is None else Secret.of_seed(run.seed, run.noise_seed)
         model = told.proposal.model()  # once, whatever the rows are: building it takes time
+
+        def placed(task: Task) -> Placed:
+            return place_data(task, place, getattr(torch, run.dtype), apart=True)
+
+        with _told_to_both():  # before any row: a proposal that fails on nobody's examples alone would tell who needs them
+            few = placed(stand_in_task(told.proposal, model, FEW))
         try:
-            usable, data = True, place_data(task_of(told.proposal, model, held), place, getattr(torch, run.dtype), apart=True)
+            usable, data = True, placed(task_of(told.proposal, model, held))
         except Exception as error:  # whatever it is, it may be about the data
             self._say(f"THE DATA CANNOT BE USED, and only noise is sent: {error}")
-            nobodys = stand_in_task(told.proposal, model, held.records(told.proposal.examples))
-            usable, data = False, place_data(nobodys, place, getattr(torch, run.dtype), apart=True)
+            usable, data = False, few
+            with suppress(Exception):  # what cannot be for so many: a yes it is all the same
+                data = placed(stand_in_task(told.proposal, model, held.records(told.proposal.examples)))
         return Contributor(told, number, data, usable, own)
 
     def _yes(self, letter: Letter, joined: Joined) -> bytes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ class Columns:
 
     def examples(self, frame: Frame) -> Examples:
         """The rows of a table that belong to nobody, such as a test set; it needs no client column."""
-        y, x = self._targets(_column(frame, self.target)), self._inputs(frame)
+        y, x = each_of(lambda: self._targets(_column(frame, self.target)), lambda: self._inputs(frame))
         if len(x) != len(y):
             raise UsageError(f"The columns of the table differ in length: {len(x)} inputs and {len(y)} targets.")
         return Examples(x, y)
@@ -120,7 +121,7 @@ class Columns:
                 raise UsageError(f"The column '{name}' cannot be an input: it is the {kinds[name]}.")
         if not names:
             raise UsageError("The table has no column besides client and target to learn from.")
-        columns = [self._input(name, _column(frame, name)) for name in names]
+        columns = each_of(*(partial(lambda name: self._input(name, _column(frame, name)), name) for name in names))
         if len(columns) == 1:  # images keep their axes, and tokens stay whole numbers
             return torch.from_numpy(columns[0])
         if len({len(column) for column in columns}) > 1:
@@ -168,6 +169,19 @@ class Columns:
             row = int(np.argmin(codes))
             raise UsageError(f"The column '{name}' holds {values.tolist()[row]!r} in row {row}, which is not among its categories.")
         return codes
+
+
+def each_of(*parts: Callable[[], Any]) -> list[Any]:
+    """All of them, and only then what was wrong with the first that fails: how long a table takes tells of no column."""
+    made, wrong = [], []
+    for part in parts:
+        try:
+            made.append(part())
+        except Exception as error:
+            wrong.append(error)
+    if wrong:
+        raise wrong[0]
+    return made
 
 
 def column_names(frame: Frame) -> list[str]:
