@@ -339,6 +339,7 @@ def test_what_nothing_is_proved_of_is_refused_before_anybody_is_asked(made: Worl
     refuses(made, changed(made.proposal, secure=False), "In a federation the sum is secure")
     refuses(made, changed(made.proposal, sampling="poisson"), "amplifies nothing")
     refuses(made, changed(made.proposal, masks="amortised"), "Amortised masks")
+    refuses(made, changed(made.proposal, rounds=10**7), "at most 100,000 rounds")
     refuses(made, changed(made.proposal, dtype="nn"), "dtype must be float32 or float64")
     refuses(made, changed(made.proposal, clients=7), "The roster has 4 clients")
     refuses(made, changed(made.proposal, method="fedavg", set={}, noise=None), "adds no noise")

@@ -42,6 +42,8 @@ DTYPES = ("bool", "uint8", "int16", "int32", "int64", "float16", "float32", "flo
 """What inputs are made of."""
 MOST_NUMBERS = 2**24
 """In one example: whoever proposes more wants a client's memory."""
+MOST_ROUNDS = 100_000
+"""Of one run: a day has room for some ten thousand. Whoever proposes more wants a client's time, for the accounting."""
 
 
 @dataclass(frozen=True)
@@ -253,6 +255,8 @@ def refuse_what_cannot_travel(run: RunConfig, clients: int) -> None:
             f"Of clients that come and go nobody knows who might have been drawn, so '{run.sampling}' sampling amplifies nothing.",
             "Take turns (--sampling rotation), or let everybody flip a coin that stays secret (--sampling secret).",
         )
+    if (run.rounds or 0) > MOST_ROUNDS:
+        raise UsageError(f"A run over a network has at most {MOST_ROUNDS:,} rounds, not {run.rounds:,}.")
     if run.dtype not in ("float32", "float64"):
         raise UsageError(f"dtype must be float32 or float64, not {run.dtype!r}.")
     if run.masks not in (None, "fresh"):
