@@ -72,6 +72,33 @@ def remove(folder: Folder, name: Annotated[str, typer.Argument(help="The client.
     say("Everybody agrees to the new roster when the next run is proposed. What runs spent so far is in their ledgers, and counts.")
 
 
+@federation.command("renew")
+def renew(
+    folder: Folder,
+    address: Annotated[str | None, typer.Option("--address", help="Where clients reach the server from now on: HOST:PORT.")] = None,
+) -> None:
+    """On the server: another key and certificate for TLS; with --address for a server that has moved."""
+    from hush.federation.folders import INVITATION, ServerFolder
+
+    server = ServerFolder.of(folder)
+    invites = server.renew(address)
+    print(f"{server.invitation.name} has a new certificate for {server.invitation.address}; hush server takes it when it starts.")
+    if invites:
+        say(f"Next, at each client, with {folder / INVITATION}: hush federation take CLIENT {INVITATION}")
+
+
+@federation.command("take")
+def take(
+    folder: Annotated[Path, typer.Argument(help="The client's folder.")],
+    invitation: Annotated[Path, typer.Argument(help="The server's new invitation.json.")],
+) -> None:
+    """On the client: take a new invitation of the same server, which has another address or certificate authority."""
+    from hush.federation.folders import ClientFolder
+
+    taken = ClientFolder.of(folder).take(invitation)
+    print(f"{folder} reaches {taken.name} at {taken.address} from now on; hush client takes it when it starts.")
+
+
 @federation.command("status")
 def status(folder: Folder, as_json: Json = False) -> None:
     """Who belongs to the federation, and what the server last knew of each."""
@@ -86,6 +113,8 @@ def status(folder: Folder, as_json: Json = False) -> None:
         print_json(told | {"clients": {name: clients.get(name) for name in members.names}, "server": last})
         return
     _tell(folder)
+    if (trouble := server.trouble()) is not None:
+        say(f"warning: {trouble.told}")
     for name in members.names:
         print(f"  {name}: {clients.get(name, 'not seen yet')}")
     if last:

@@ -81,6 +81,10 @@ def serve(
 
     on_terminate()
     home = ServerFolder.of(federation)
+    if (trouble := home.trouble()) is not None:
+        if not trouble.usable:
+            raise UsageError(trouble.told)
+        say(f"warning: {trouble.told}")
     members = home.members
     if len(members.cards) < 3:
         raise UsageError(f"The roster has {len(members.cards)} clients, and a sum hides its parts from three on: admit more.")
