@@ -20,14 +20,17 @@ from hush.federation.keys import (
     make_authority,
     make_node_key,
     make_server_certificate,
+    public_node_key,
     read_secret,
     write_secret,
 )
-from hush.federation.members import OWN, Card, Members, as_object, check_name, key_of
+from hush.federation.members import OWN, Card, Former, Members, as_object, check_name, key_of
 from hush.secagg.identity import Identity, is_signed
 
 FORMAT = 1
 _ROSTER, _SECRET = "roster.json", "identity.key"
+_NEXT = {"node.key": "node.key.next", _SECRET: f"{_SECRET}.next"}
+"""Keys that were drawn, and are not yet in their places."""
 INVITATION = "invitation.json"
 WARN_DAYS = 30
 """Before a certificate expires."""
@@ -165,16 +168,24 @@ class ServerFolder:
         return None
 
     def admit(self, card: Card) -> Members:
-        """One client more. The roster is another one then, and every client agrees to it anew."""
+        """One client more, or one with a new key in its old place. The roster is another one then, and all agree to it anew."""
         members = self.members
         if card.server != members.server:
             raise UsageError(f"The card of '{card.name}' is for another federation: enrol it with {self.path / INVITATION}.")
         if not is_node_key(card.node):
             raise UsageError(f"The card of '{card.name}' has a node key that hush federation enroll does not write: enrol it anew.")
+        if card in members.cards:
+            raise UsageError(f"The roster has this card of '{card.name}' already.")
+        others = [known for known in members.cards if not card.follows(known)]
         for what, called in OWN.items():
-            if getattr(card, what) in [getattr(known, what) for known in members.cards]:
-                raise UsageError(f"The roster has a client with the {called} of '{card.name}' already.")
-        return self._write_roster(Members(members.server, (*members.cards, card)))
+            if getattr(card, what) in [getattr(known, what) for known in others]:
+                raise UsageError(
+                    f"The roster has a client with the {called} of '{card.name}' already. A client with a new key is rotated "
+                    "(hush federation rotate), or removed before it is admitted anew."
+                )
+        if len(others) == len(members.cards):
+            return self._write_roster(Members(members.server, (*members.cards, card)))
+        return self._write_roster(Members(members.server, tuple(card if card.follows(one) else one for one in members.cards)))
 
     def remove(self, name: str) -> Members:
         """One client fewer."""
@@ -211,7 +222,40 @@ class ClientFolder:
     def of(path: Path) -> ClientFolder:
         if not (path / "card.json").is_file() or not (path / _SECRET).is_file():
             raise UsageError(f"{path} is not a client's folder: hush federation enroll makes one.")
-        return ClientFolder(path)
+        folder = ClientFolder(path)
+        folder._finish_rotation()
+        return folder
+
+    def rotate(self, node_only: bool = False) -> Card:
+        """New keys. The old one signs for the new one, and is gone: diary and ledger are the same client's.
+
+        The card is what counts: keys that it does not show were drawn by a process that was killed, and those that it shows are put
+        in their places by the next one.
+        """
+        old, identity = self.card, self.identity
+        for name in _NEXT.values():
+            (self.path / name).unlink(missing_ok=True)
+        node = make_node_key(self.path / _NEXT["node.key"])
+        if node_only:
+            card = replace(old, node=node)
+        else:
+            following = Identity.generate()
+            card = replace(old, node=node, key=following.public, before=(*old.before, Former.of(identity, following.public)))
+            identity = following
+            write_secret(self.path / _NEXT[_SECRET], identity.to_bytes())
+        write_text(self.path / "card.json", card.written(identity))
+        self._finish_rotation()
+        return card
+
+    def _finish_rotation(self) -> None:
+        if not any((self.path / name).exists() for name in _NEXT.values()):
+            return
+        card = self.card
+        for name, told in (("node.key", card.node), (_SECRET, card.key)):
+            drawn = self.path / _NEXT[name]
+            if drawn.exists() and _shown(name, read_secret(drawn)) == told:
+                drawn.replace(self.path / name)
+            drawn.unlink(missing_ok=True)
 
     def lock(self) -> IO[bytes]:
         """While this is open nobody else answers for this client: two would count apart."""
@@ -253,6 +297,11 @@ class ClientFolder:
     @property
     def invitation(self) -> Invitation:
         return Invitation.read(self.path / INVITATION)
+
+
+def _shown(name: str, secret: bytes) -> object:
+    """What a card shows of a key."""
+    return Identity.from_bytes(secret).public if name == _SECRET else public_node_key(secret)
 
 
 def _new_identity(path: Path) -> Identity:

@@ -149,9 +149,15 @@ def _general(host: str) -> x509.GeneralName:
 def make_node_key(path: Path) -> str:
     """A Flower node's key, P-384, in OpenSSH's form; the public one is returned."""
     key = ec.generate_private_key(ec.SECP384R1())
-    write_secret(path, key.private_bytes(_PEM, serialization.PrivateFormat.OpenSSH, _NO_PASSWORD))
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return public.decode()
+    secret = key.private_bytes(_PEM, serialization.PrivateFormat.OpenSSH, _NO_PASSWORD)
+    write_secret(path, secret)
+    return public_node_key(secret)
+
+
+def public_node_key(secret: bytes) -> str:
+    """What a card shows of a node's key."""
+    key = serialization.load_ssh_private_key(secret, None).public_key()
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 
 def is_node_key(text: str) -> bool:
