@@ -19,7 +19,7 @@ from hush.engines.result import REPEATED
 from hush.engines.rundir import LEDGER, RunDir
 from hush.errors import DataError, HushError, UsageError
 from hush.experiment import Experiment
-from hush.federation import kept
+from hush.federation import initial, kept
 from hush.plain import differing, plain
 from hush.plugins import shown
 from hush.privacy.accountant import account
@@ -134,7 +134,7 @@ def _other_files(folder: RunDir, checks: list[Check]) -> list[str]:
     passed = {check.name for check in checks if check.passed is not None}
     looked = {"certificate.json", "certificate.html", "result.json", "model.safetensors"}
     looked |= {"config.json"} if "settings" in passed else set()
-    looked |= {kept.FILE} if "proposal" in passed else set()
+    looked |= {kept.FILE, initial.FILE} if "proposal" in passed else set()
     looked |= {"rounds.jsonl"} if {"figures", "ledger"} <= passed else set()  # what is not proved is not released there
     looked |= {LEDGER + end for end in ("", "-wal", "-shm", "-journal")} | {path.name for path in folder.secrets}
     return sorted(path.name for path in folder.path.iterdir() if path.is_file() and path.name not in looked)

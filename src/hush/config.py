@@ -92,6 +92,7 @@ class RunConfig(Settings):
     """The method's own settings."""
     code: str | None = setting(None, "What names the code of a method, model or data set that is not Hush's.", flag=NO_FLAG)
     federation: str | None = setting(None, "The roster's fingerprint, where the clients were real ones.", flag=NO_FLAG)
+    begins_with: str | None = setting(None, "SHA-256 of the weights of an earlier run that it began with.", flag=NO_FLAG)
     from_python: str | None = setting(None, "What came as objects, which this configuration names and cannot make.", flag=NO_FLAG)
 
     @classmethod

@@ -162,6 +162,8 @@ def _refuse_contradictions(asked: RunConfig) -> None:
         raise UsageError("--participations goes with --sampling bounded.")
     if asked.federation is not None:
         raise UsageError("federation names the roster of real clients, which hush server writes down: leave it out.")
+    if asked.begins_with is not None:
+        raise UsageError("begins_with names weights that hush server writes down: leave it out, and give it the run (--init RUN).")
     if asked.clients is not None and asked.clients < 1:
         raise UsageError(f"clients must be at least 1, not {asked.clients}.")
 

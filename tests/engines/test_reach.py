@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hush.engines.flower.process import free_port
 from hush.engines.flower.reach import obstacle, refusal
 from hush.engines.flower.supernode import SuperNode
+from hush.federation import keys
 from hush.federation.folders import INVITATION, ClientFolder, Invitation, ServerFolder
 from tests.engines.conftest import Listening
 
@@ -45,6 +47,29 @@ def test_a_certificate_for_another_name_is_not_taken(home: ServerFolder, listeni
     listening(home, host="127.0.0.2")
     moved = replace(home.invitation, address=home.invitation.address.replace("127.0.0.1", "127.0.0.2"))
     assert "has a certificate for another name" in told(moved)
+
+
+@pytest.mark.parametrize("days", [-3651, 2])
+@pytest.mark.parametrize("whose", ["server", "authority"])
+def test_a_certificate_that_does_not_hold_today_is_no_other_server(
+    whose: str, days: int, home: ServerFolder, listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made when a clock said another day: long ago, or a day that has not come."""
+    then = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days - (days < 0) * (whose == "authority") * 365 * 20)
+    with monkeypatch.context() as patch:
+        patch.setattr("hush.federation.keys._now", lambda: then)
+        if whose == "authority":
+            (home.path / "ca.key").unlink()
+            home.renew()
+        else:
+            keys.make_server_certificate(home.path, "127.0.0.1")
+    listening(home)
+    found = told(home.invitation)
+    assert "clock, which says" in found
+    if days > 0:
+        assert "not valid yet" in found
+    else:
+        assert ("hush federation take" if whose == "authority" else "hush federation renew") in found
 
 
 def test_nobody_listens(home: ServerFolder) -> None:

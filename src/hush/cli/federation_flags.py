@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
 
 from hush.cli.options import RunFlags
 
@@ -33,6 +36,7 @@ _IN_OTHER_WORDS = {
     "tolerate": "Share of a cohort that may vanish in a round that counts [default: nobody].",
     "corrupted": "Share of a cohort that may tell the server all it knows [default: 0.1].",
     "threat": "What the sum is safe from: a curious (default) or a malicious server.",
+    "population": "With --ledger: whose privacy is spent [default: the federation].",
     "dry_run": "Show what the first client would be asked; ask nobody.",
 }
 
@@ -41,6 +45,7 @@ _IN_OTHER_WORDS = {
 class ServerFlags(RunFlags):
     """What is typed after `hush server METHOD`."""
 
+    init: Annotated[Path | None, typer.Option("--init", help="Begin with the model of the run in this directory.")] = None
     idle: ClassVar[Mapping[str, str]] = _IDLE
     in_other_words: ClassVar[Mapping[str, str]] = _IN_OTHER_WORDS
 

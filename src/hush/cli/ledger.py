@@ -79,6 +79,9 @@ def show(file: File, rollback_protection: options.RollbackProtection = None, as_
         print_json(told)
         return
     print_table(("population", "who", "runs", "rounds charged", "spent", "budget", "delta"), map(_words, rows))
+    if members := [(row["name"], *client_in_words(one)) for row in rows for one in row["members"]]:
+        print_table(("population", *CLIENT), members)
+        print("A population's figure counts every run for everybody; a client's, those whose rosters had its name or its key.")
     print(f"{told['entries']} entries; the last one's hash is {told['head']}")
 
 
@@ -103,6 +106,12 @@ def verify(
         print(f"{file} is whole: {told['entries']} entries, {charges} rounds charged; the last one's hash is {told['head']}")
 
 
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """What each population of a ledger has spent."""
+    with closing(_existing(file, None)) as book:
+        return [_row(pool) for pool in book.populations.values()]
+
+
 def _existing(file: Path, rollback_protection: bool | None) -> Ledger:
     if not file.exists() or file.stat().st_size == 0:
         raise UsageError(f"There is no ledger {file}.")
@@ -114,6 +123,17 @@ def _opened(file: Path, rollback_protection: bool | None, look: bool = False) ->
     if book.no_memory is not None:
         say(f"note: {book.no_memory}: whether {file} is an older copy of a ledger that went on was not checked")
     return book
+
+
+CLIENT = ("client", "runs", "rounds charged", "spent at most")
+"""What is said of one of a federation's clients."""
+
+
+def client_in_words(one: dict[str, Any]) -> tuple[str, ...]:
+    """A client's line of that table."""
+    again = "" if len(one["keys"]) == 1 else f" (under {len(one['keys'])} keys)"
+    spent = "no proof" if one["epsilon"] is None else at_least(one["epsilon"])
+    return one["name"] + again, str(len(one["runs"])), str(one["charged"]), spent
 
 
 def _words(row: dict[str, Any]) -> tuple[str, ...]:
@@ -151,4 +171,5 @@ def _row(pool: Population) -> dict[str, Any]:
         "adaptive": pool.adaptive,
         "order": order,
         "runs": [{"run": name, "rounds": len(s.rounds), "charged": s.charges} for name, s in pool.runs.items()],
+        "members": [one._asdict() for one in pool.by_client(delta)],
     }

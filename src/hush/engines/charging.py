@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hush.config import RunConfig
 from hush.core import Method
+from hush.engines.federation import Remote
 from hush.engines.fingerprint import INITIAL
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
@@ -121,7 +122,9 @@ def account_of(run: Run, folder: RunDir | None, now: Snapshot) -> Iterator[RunAc
         return
     with closing(Ledger(path, own=run.config.ledger is None, rollback_protection=run.config.rollback_protection)) as ledger:
         name = run.config.population or run.data.task.name
-        account = ledger.open_run(run.identity.run_id, name, run.privacy.plan)
+        federation = run.privacy.federation
+        roster = federation.roster if isinstance(federation, Remote) else None
+        account = ledger.open_run(run.identity.run_id, name, run.privacy.plan, roster)
         if account.charges < now.charges or ledger.charged_here(account.run) is False:
             raise DataError(
                 f"{path} holds {account.charges} charges of this run, and "

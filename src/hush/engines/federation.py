@@ -211,6 +211,11 @@ class Remote(ABC):
     """Of the run, among all runs of its clients: part of the terms."""
     terms: Terms
 
+    @property
+    def roster(self) -> dict[str, str] | None:
+        """Who the clients are, for a ledger: names, and the first key of each. None where nobody knows."""
+        return None
+
     @abstractmethod
     def bind(self, terms: Terms) -> Remote:
         """This, told the terms that the run is summed under."""

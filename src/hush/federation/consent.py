@@ -14,6 +14,7 @@ from hush.errors import DataError, UsageError
 from hush.federation.diary import NOTHING, Before
 from hush.federation.folders import read_text
 from hush.federation.letters import printable
+from hush.federation.members import Members, changes
 from hush.federation.proposal import Agreement
 from hush.federation.work import Work
 from hush.names import pick
@@ -169,12 +170,15 @@ def words(told: Agreement, me: int, before: Before = NOTHING) -> list[str]:
         _examples(told),
         f"In a round you train for {Work.of(told.method.local).in_words()}.",
         f"The roster, with the fingerprint {members.fingerprint}, has {len(members.cards)} clients: {', '.join(members.names)}.",
+        *_changed(members, before),
         f"You are {members.names[me]}.",
         f"You are in at most {told.participations} sums, of at least {terms.smallest} clients each, of whom at least "
         f"{terms.fewest(terms.smallest)} must still be there when a sum is opened.",
         f"You send about {_size(message.bytes + beside_the_vector(terms))} a round and receive about "
         f"{_size(received + letters_of(terms))}, keys not counted.",
     ]
+    if run.begins_with is not None:
+        lines.append(f"It goes on from an earlier model (SHA-256 {run.begins_with}), whatever that cost.")
     if run.code is not None:
         lines.append(f"The method is not Hush's own: {run.code}.")
     if told.proof is None:
@@ -197,6 +201,12 @@ def words(told: Agreement, me: int, before: Before = NOTHING) -> list[str]:
         lines.append(f"AGAINST THE SERVER NOTHING IS PROVED: {told.proof.no_server}")
     lines += [f"Mind: {line}." for line in told.proof.guarantee.warnings]
     return list(map(printable, [*filter(None, lines), *(f"Assumed: {line}." for line in proved.assumptions)]))
+
+
+def _changed(members: Members, before: Before) -> Iterator[str]:
+    """What is new about the roster since this client last agreed to one."""
+    if before.members and (lines := changes(before.members, members)):
+        yield f"Since the last run that you agreed to: {'; '.join(lines)}."
 
 
 def _replaced(proof: Proof) -> Iterator[str]:

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,8 @@ class Before(NamedTuple):
     """Of all other runs, added up as well."""
     agreed: bool = False
     """Whether it said yes to this very run."""
+    members: Mapping[str, str] = {}
+    """The roster of the last run that it agreed to, names and keys; empty where there is none."""
 
 
 NOTHING = Before()
@@ -66,6 +68,7 @@ class Diary:
             "epsilon": proved.epsilon if proved is not None else None,
             "delta": proved.delta if proved is not None else told.delta,
             "roster": told.proposal.members.fingerprint,
+            "members": {card.name: card.key.hex() for card in told.proposal.members.cards},
             "next_round": 0,
             "opened": 0,
             "over": False,
@@ -77,7 +80,9 @@ class Diary:
         own = told.proposal.digest.hex()
         others = [entry for digest, entry in self._runs.items() if digest != own and entry.get("epsilon") is not None]
         cost = [*((float(entry["epsilon"]), float(entry["delta"])) for entry in others), *self._forgotten(told)]
-        return Before(math.fsum(epsilon for epsilon, _ in cost), math.fsum(delta for _, delta in cost), own in self._runs)
+        epsilon, delta = math.fsum(epsilon for epsilon, _ in cost), math.fsum(delta for _, delta in cost)
+        last = next(reversed(self._runs.values()), {})
+        return Before(epsilon, delta, own in self._runs, last.get("members", {}))
 
     def _forgotten(self, told: Agreement) -> list[tuple[float, float]]:
         """Epsilon and delta of the runs that are in the ledger, and in the diary no more."""
@@ -110,6 +115,11 @@ class Diary:
     def over(self, digest: bytes) -> None:
         self._change(digest, over=True)
 
+    @property
+    def unfinished(self) -> int:
+        """How many runs it agreed to of which the server has not said that they are over."""
+        return sum(not entry.get("over") for entry in self._runs.values())
+
     def ended(self, digest: bytes) -> bool:
         """Whether the server said that this run, which was agreed to, is over."""
         return bool(self._runs.get(digest.hex(), {}).get("over"))
@@ -127,7 +137,7 @@ class Diary:
     def _ledger(self) -> Iterator[Ledger]:
         """This client's own. A copy of its folder has another, or an older one: this machine remembers which is the client's."""
         with closing(Ledger(self._folder / "ledger.sqlite")) as ledger:
-            ledger.belongs_to(ClientFolder(self._folder).card.key.hex())
+            ledger.belongs_to(ClientFolder(self._folder).card.first.hex())
             yield ledger
 
     def _account(self, ledger: Ledger, told: Agreement) -> RunAccount:

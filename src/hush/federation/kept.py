@@ -9,6 +9,7 @@ from typing import Any
 from hush.config import CONFIG_FORMAT, runs_of
 from hush.engines.rundir import RunDir
 from hush.errors import HushError, UsageError
+from hush.federation import initial
 from hush.federation.folders import read_text
 from hush.federation.proposal import Proposal
 
@@ -34,12 +35,12 @@ def kept(folder: RunDir) -> Proposal:
 def against_proposal(folder: RunDir, certificate: dict[str, Any]) -> list[str]:
     """Everything that the proposal says otherwise than the certificate."""
     try:
-        return list(_against(Proposal.read(read_text(folder.path / FILE)), certificate["configuration"]))
+        return list(_against(Proposal.read(read_text(folder.path / FILE)), certificate["configuration"], folder))
     except (HushError, KeyError, TypeError, ValueError, AttributeError) as error:
         return [str(error)]
 
 
-def _against(proposal: Proposal, ran: dict[str, Any]) -> Iterator[str]:
+def _against(proposal: Proposal, ran: dict[str, Any], folder: RunDir) -> Iterator[str]:
     if proposal.digest.hex() != ran.get("proposal"):
         yield f"{FILE} is not the proposal that the certificate names"
     told = {
@@ -51,3 +52,5 @@ def _against(proposal: Proposal, ran: dict[str, Any]) -> Iterator[str]:
         yield f"{FILE} says something else of {', '.join(wrong)}"
     if proposal.members.fingerprint != ran["run"]["federation"]:
         yield f"{FILE} has another roster"
+    if (begun := proposal.run.begins_with) is not None and (not folder.has(initial.FILE) or folder.digest(initial.FILE) != begun):
+        yield f"{initial.FILE} is not what the run began with"

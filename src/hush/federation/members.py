@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ from hush.secagg.identity import KEY_BYTES, Identity, Roster, is_signed
 
 CARD_FORMAT = 2
 """Cards of format 1 had no number, and named no federation."""
-OWN = {"name": "name", "key": "key", "node": "node key"}
+OWN = {"name": "name", "key": "key", "node": "node key", "first": "first key"}
 """What no two clients share, and what it is called."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -39,6 +40,26 @@ def key_of(text: object, whose: str) -> bytes:
 
 
 @dataclass(frozen=True)
+class Former:
+    """A key that a client had before, and its signature over the one that followed."""
+
+    key: bytes
+    signature: bytes
+
+    @staticmethod
+    def of(identity: Identity, following: bytes) -> Former:
+        return Former(identity.public, identity.sign(succession(identity.public, following)))
+
+    def to_dict(self) -> dict[str, str]:
+        return {"key": self.key.hex(), "signature": self.signature.hex()}
+
+
+def succession(key: bytes, following: bytes) -> bytes:
+    """What a client's old key signs."""
+    return b"hush key, and the one that follows\0" + key + following
+
+
+@dataclass(frozen=True)
 class Card:
     """What a client shows of itself: its name, the key that it signs with, that of its Flower node, and whom it shows them to."""
 
@@ -48,10 +69,25 @@ class Card:
     """An ECDSA public key in OpenSSH's form."""
     server: bytes
     """The key of the federation's server, from the invitation: a card is for one federation."""
+    before: tuple[Former, ...] = ()
+    """The keys that this client had, from the first on."""
+
+    def __post_init__(self) -> None:
+        """Of keys that do not follow from each other one may be anybody's."""
+        keys = (*(former.key for former in self.before), self.key)
+        for former, following in zip(self.before, keys[1:], strict=True):
+            if not is_signed(former.key, former.signature, succession(former.key, following)):
+                raise DataError(f"The card of '{self.name}' has a former key that did not sign for the next one.")
+
+    @property
+    def first(self) -> bytes:
+        """The key that this client enrolled with: it stays the same client, whatever key it has now."""
+        return self.before[0].key if self.before else self.key
 
     @property
     def statement(self) -> bytes:
-        return b"hush card 2\0" + self.server + self.name.encode() + b"\0" + self.key + self.node.encode()
+        former = b"".join(one.key for one in self.before)
+        return b"hush card 2\0" + self.server + self.name.encode() + b"\0" + self.key + self.node.encode() + former
 
     def written(self, identity: Identity) -> str:
         """As a file; signed, so that nobody enrols a key that he does not have."""
@@ -76,12 +112,19 @@ class Card:
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in a roster, which names its server once."""
-        return {"name": self.name, "key": self.key.hex(), "node": self.node}
+        told: dict[str, Any] = {"name": self.name, "key": self.key.hex(), "node": self.node}
+        return told | ({"before": [one.to_dict() for one in self.before]} if self.before else {})
 
     @staticmethod
     def of(value: dict[str, Any], where: str, server: bytes) -> Card:
-        key = key_of(value["key"], f"a client in {where}")
-        return Card(check_name(str(value["name"])), key, str(value["node"]).strip(), server)
+        whose = f"a client in {where}"
+        key, former = key_of(value["key"], whose), value.get("before", [])
+        before = tuple(Former(key_of(one["key"], whose), bytes.fromhex(one["signature"])) for one in former)
+        return Card(check_name(str(value["name"])), key, str(value["node"]).strip(), server, before)
+
+    def follows(self, other: Card) -> bool:
+        """Whether this is the card of the same client, with its next key, or another key of its node."""
+        return self.name == other.name and (self.key == other.key or other.key in [one.key for one in self.before])
 
 
 @dataclass(frozen=True)
@@ -121,8 +164,25 @@ class Members:
         try:
             server = key_of(value["server"], "the server")
             return Members(server, tuple(Card.of(card, where, server) for card in value["clients"]))
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             raise DataError(f"{where} is not a roster of Hush's.") from None
+
+
+def changes(before: Mapping[str, str], now: Members) -> list[str]:
+    """What became of a roster, names with keys, since a client agreed to it."""
+    names, keys = {card.name: card for card in now.cards}, {key: name for name, key in before.items()}
+    lines = [f"{name} is not in it any more" for name in before if name not in names]
+    for card in now.cards:
+        known = before.get(card.name)
+        if known is None:
+            lines.append(f"{card.name} is new")
+        elif known in [former.key.hex() for former in card.before]:
+            lines.append(f"{card.name} has a new key, which its old one signed for")
+        elif known != card.key.hex():
+            lines.append(f"{card.name} HAS ANOTHER KEY, which its old one did not sign for: ask why by telephone")
+        if (other := keys.get(card.key.hex(), card.name)) != card.name:
+            lines.append(f"{card.name} was called {other}")
+    return lines
 
 
 def as_object(text: str, where: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from hush.core import Public, Round
 from hush.engines.federation import Remote
 from hush.engines.run import Run, Snapshot
 from hush.engines.summing import Summed
+from hush.errors import HushError
 from hush.federation import letters
 from hush.federation.asking import Carrier, Correspondence, Patience
 from hush.federation.letters import Letter
@@ -29,7 +30,12 @@ from hush.federation.standing import Attendance, Unreachable
 from hush.secagg import Aborted, BadMessage, Server, ServerRound, Terms
 from hush.secagg.identity import Identity
 
-__all__ = ["Carrier", "Patience", "RemoteFederation", "Unreachable"]
+__all__ = ["Carrier", "Overtaken", "Patience", "RemoteFederation", "Unreachable"]
+
+
+class Overtaken(HushError):
+    """This copy of a server is not the one that went on."""
+
 
 _Part = tuple[list[bytes], tuple[list[Any], list[bytes]] | None]
 """Messages of the secure sum to one client, and the model, where it trains."""
@@ -74,6 +80,10 @@ class RemoteFederation(Remote):
         self.attendance = Attendance(self._post, self._server, self.tell, self.watch)
         return self
 
+    @property
+    def roster(self) -> dict[str, str]:
+        return {card.name: card.first.hex() for card in self.proposal.members.cards}
+
     def gather(self, asked: Iterable[int]) -> None:
         """Wait until enough of these clients take part."""
         self.attendance.gather(asked)
@@ -97,6 +107,8 @@ class RemoteFederation(Remote):
         while True:
             with self._waiting("gathering"):
                 self.gather(asked)
+            if run.privacy.plan is not None:
+                self._refuse_to_forget(asked, now.charges)
             try:
                 total, charges, why = self._attempt(rnd.index, asked, after, broadcast, lambda: pay(None))
             except Aborted as reason:
@@ -157,6 +169,17 @@ class RemoteFederation(Remote):
             f"{len(self._lost)} rounds in a row were paid for and have no sum.{blamed} Nothing more is spent: go on (--resume) "
             "when the cause is mended, or without a client that is suspected (hush federation remove), which is a new run."
         )
+
+    def _refuse_to_forget(self, asked: tuple[int, ...], paid: int) -> None:
+        """A sum is paid for before a client counts it. Where clients count more, it was paid for elsewhere: in a copy of this
+        server that went on, or in a ledger of which this is an older copy. As many as may be dishonest are not believed."""
+        ahead = self.attendance.in_more_sums_than(paid, asked)
+        if len(ahead) > self.terms.corrupted * len(asked):
+            raise Overtaken(
+                f"{', '.join(ahead[:5])}{', ...' if len(ahead) > 5 else ''} took part in more sums of this run than the {paid} "
+                "that its ledger here has paid for: another copy of this server went on with it. Go on there; here nothing more "
+                "is spent."
+            )
 
     def _suspected(self, numbers: set[int]) -> str:
         names = ", ".join(map(self.attendance.name_of, sorted(numbers)))

@@ -44,6 +44,8 @@ class Standing:
     """It agreed, be it long ago."""
     next: int = 0
     """The first round that it may join, as it says."""
+    opened: int = 0
+    """How many sums of this run it was in, as it says."""
 
     def in_words(self, reachable: bool) -> str:
         if self.refused:
@@ -95,6 +97,10 @@ class Attendance:
     def forgot(self, number: int) -> None:
         """It was started again, and must be asked anew."""
         self._clients[number].fresh = self._clients[number].agreed = False
+
+    def in_more_sums_than(self, paid: int, asked: Iterable[int]) -> list[str]:
+        """Those of these clients who say that they were."""
+        return [self.name_of(number) for number in asked if self._clients[number].opened > paid]
 
     def needs_keys(self, number: int) -> bool:
         """Whether it should send more of them with its next answer."""
@@ -195,6 +201,14 @@ class Attendance:
         state.agreed, state.fresh, state.came, state.refused = True, True, True, ""
         further = answer.head.get("next")
         state.next = further if isinstance(further, int) else 0
+        opened = answer.head.get("opened")
+        opened = opened if isinstance(opened, int) else 0
+        if opened < state.opened:
+            self._tell(
+                f"{state.name} was in {state.opened} sums, as it said before, and says {opened} now: an older copy of its folder "
+                "answers, whose diary and ledger have forgotten the others"
+            )
+        state.opened = max(state.opened, opened)
         self.take_keys(number, answer.pieces[0])
 
     def _said_no(self, state: Standing, why: str) -> None:

@@ -19,7 +19,7 @@ import math
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -172,8 +172,12 @@ class Ledger:
             self._append("population", body | {"epsilon": epsilon, "delta": delta, "adaptive": adaptive})
         return self.populations[name]
 
-    def open_run(self, run: str, population: str, plan: Plan) -> RunAccount:
-        """An account for one run of `plan` on a population, enrolled without a budget where it is new."""
+    def open_run(self, run: str, population: str, plan: Plan, roster: Mapping[str, str] | None = None) -> RunAccount:
+        """An account for one run of `plan` on a population, enrolled without a budget where it is new.
+
+        A federation's run comes with its roster, names and keys. Then the population is whoever was in any of them: it may grow and
+        shrink from run to run, and all runs add up for everybody, which is never too little.
+        """
         population = population.strip()
         with self._up_to_date():
             self._refuse_look_alike(population)
@@ -184,10 +188,12 @@ class Ledger:
                 body = {"name": population, "size": plan.population, "unit": str(plan.unit), "relation": str(plan.relation)}
                 self._append("population", body | {"epsilon": None, "delta": None, "adaptive": False})
                 known = self.populations[population]
+            self._enrol(run, known, plan, roster or {})
+            known = self.populations[population]
         for what, here, there in (
             ("as its unit", known.unit, plan.unit),
             ("as its relation", known.relation, plan.relation),
-            ("members", known.size, plan.population),
+            ("members", plan.population if roster and plan.unit is Unit.CLIENT else known.size, plan.population),
         ):
             if here != there:
                 raise NoGuarantee(
@@ -197,6 +203,15 @@ class Ledger:
         phase = as_released(plan)
         self._refuse_another_plan(run, self.populations[population].runs.get(run), phase)
         return RunAccount(self, run, population, phase, new)
+
+    def _enrol(self, run: str, pool: Population, plan: Plan, roster: Mapping[str, str]) -> None:
+        """Write down who is in a run; the population is as large as the largest roster."""
+        if not roster or run in pool.rosters or (pool.unit, pool.relation) != (plan.unit, plan.relation):
+            return
+        if plan.unit is Unit.CLIENT and plan.population > pool.size:
+            body = {"name": pool.name, "size": plan.population, "unit": str(pool.unit), "relation": str(pool.relation)}
+            self._append("population", body | {"epsilon": pool.epsilon, "delta": pool.delta, "adaptive": pool.adaptive})
+        self._append("roster", {"population": pool.name, "run": run, "clients": dict(roster)})
 
     def _refuse_another_plan(self, run: str, own: Spending | None, phase: Phase) -> None:
         if own is not None and own.phase != phase:
@@ -423,9 +438,12 @@ def _tell(populations: dict[str, Population], kind: str, body: dict[str, Any], s
     """What one entry changes."""
     if kind == "population":
         name, unit, relation = body["name"], Unit(body["unit"]), Relation(body["relation"])
-        runs = populations[name].runs if name in populations else {}
+        known = populations.get(name)
+        runs, rosters = ({}, {}) if known is None else (known.runs, known.rosters)
         most = (body["epsilon"], body["delta"], body["adaptive"])
-        populations[name] = Population(name, int(body["size"]), unit, relation, *most, runs)
+        populations[name] = Population(name, int(body["size"]), unit, relation, *most, runs, rosters)
+    elif kind == "roster":
+        populations[body["population"]].rosters[body["run"]] = body["clients"]
     elif kind == "charge":
         runs = populations[body["population"]].runs
         own = runs.setdefault(body["run"], Spending(phase_from_dict(body["phase"])))

@@ -7,10 +7,11 @@ import unicodedata
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from hush.errors import NoGuarantee
 from hush.privacy import renyi
 from hush.privacy.accountant import fits, spent
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.vocabulary import Phase, Plan
+from hush.privacy.vocabulary import Phase, Plan, SecretParticipation
 
 
 class Released(NamedTuple):
@@ -46,6 +47,17 @@ class Spending:
         return phase.again(self.charges - len(self.rounds) + again)
 
 
+class OneClient(NamedTuple):
+    """What a client of a federation was in, as its rosters have it, and what that cost it at most."""
+
+    name: str
+    keys: tuple[str, ...]
+    """Its first key; several where somebody else, or the same client without its old keys, came under its name."""
+    runs: tuple[str, ...]
+    charged: int
+    epsilon: float | None
+
+
 @dataclass
 class Population:
     """Those whose privacy is spent: how many, in which sense, and the most that may be."""
@@ -58,11 +70,39 @@ class Population:
     delta: float | None = None
     adaptive: bool = False
     runs: dict[str, Spending] = field(default_factory=dict)
+    rosters: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of runs of a federation: its clients' names, with the first key of each. `size` is that of the largest."""
+
+    def of_client(self, name: str) -> Population:
+        """The runs that cost this client something: all whose roster has its name or its key, or is not known.
+
+        A name that came back under another key may be the same client, so it pays for both.
+        """
+        keys = {roster[name] for roster in self.rosters.values() if name in roster}
+        known = ((run, self.rosters.get(run)) for run in self.runs)
+        there = [run for run, roster in known if roster is None or name in roster or keys & set(roster.values())]
+        return replace(self, runs={run: self.runs[run] for run in there})
+
+    def by_client(self, delta: float) -> list[OneClient]:
+        """Everybody who was in a run that was charged, in the order of the rosters."""
+        found: dict[str, dict[str, None]] = {}
+        for run, roster in self.rosters.items():
+            for name, key in roster.items() if run in self.runs else ():
+                found.setdefault(name, {})[key] = None
+        return [self._one(name, tuple(keys), delta) for name, keys in found.items()]
+
+    def _one(self, name: str, keys: tuple[str, ...], delta: float) -> OneClient:
+        own = self.of_client(name)
+        try:
+            epsilon = own.spent(delta)
+        except NoGuarantee:
+            epsilon = None
+        return OneClient(name, keys, tuple(own.runs), sum(run.charges for run in own.runs.values()), epsilon)
 
     def plan(self, run: str | None = None, more: int = 0, again: int = 0) -> Plan | None:
         """Everything released so far about this population, and rounds of one run that are to come."""
         phases = [s.as_phase(more, again) if name == run else s.as_phase() for name, s in self.runs.items()]
-        phases = [phase for phase in phases if phase.rounds > 0]
+        phases = [_among(self.size, phase) for phase in phases if phase.rounds > 0]
         if not phases:
             return None
         view = View.MESSAGES if self.unit.within_client else View.RELEASED  # records are covered by their own client
@@ -91,6 +131,13 @@ class Population:
             return self.filtered(run, more, again) <= self.epsilon
         plan = self.plan(run, more, again)
         return plan is None or fits(plan, self.delta, plan.rounds, self.epsilon)
+
+
+def _among(size: int, phase: Phase) -> Phase:
+    """A phase in a population of another size than its run's roster had: whose coins are secret, theirs do not depend on others."""
+    if isinstance(phase.sampling, SecretParticipation):
+        return replace(phase, sampling=replace(phase.sampling, contacted=size))
+    return phase
 
 
 def looks_like(one: str, other: str) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import socket
 import ssl
 
 from hush.federation.folders import Invitation, split_address
+from hush.federation.keys import Lifetime
 
 _WAIT = 10.0
 _WRONG_NAME = (62, 64)
-"""OpenSSL's numbers for a certificate of another name, and of another IP address."""
+"""OpenSSL's numbers for a certificate of another name, and of another IP address;"""
+_TOO_EARLY, _TOO_LATE = 9, 10
+"""for one that is not valid yet, and one that expired."""
 _REFUSED = "Failed to activate SuperNode"
 """What Flower 1.41 says where a node's key is not registered, and where it is in use (code 2004)."""
 
@@ -23,18 +27,29 @@ def obstacle(invitation: Invitation, wait: float = _WAIT) -> str | None:
                 context = ssl.create_default_context(cadata=invitation.ca)
                 context.wrap_socket(link, server_hostname=host).close()
     except ssl.SSLError as error:
-        return f"what answers at {invitation.address} {_mistaken(error)}"
+        return f"what answers at {invitation.address} {_mistaken(error, invitation)}"
     except OSError as error:
         return _unreachable(invitation.address, host, error)
     return None
 
 
-def _mistaken(error: ssl.SSLError) -> str:
+def _mistaken(error: ssl.SSLError, invitation: Invitation) -> str:
     if not isinstance(error, ssl.SSLCertVerificationError):
         return f"speaks no TLS, so it is another program, or a federation made with --insecure ({error.reason or error})"
     if error.verify_code in _WRONG_NAME:
-        return "has a certificate for another name: the address must be the one that hush federation init was given"
-    return f"is not the server that invited this client: its certificate does not hold ({error.verify_message})"
+        return "has a certificate for another name: the address must be the one that hush federation init or renew was given"
+    now = datetime.datetime.now(datetime.UTC)
+    clock = f"or this machine's clock, which says {now:%Y-%m-%d %H:%M} UTC, is wrong"
+    if error.verify_code == _TOO_EARLY:
+        return f"has a certificate that is not valid yet: the server's clock was ahead when it was made, {clock}"
+    if error.verify_code == _TOO_LATE and Lifetime.of(invitation.ca.encode()).ends < now:
+        return f"has a certificate of an authority that expired: ask for a new invitation (hush federation take), {clock}"
+    if error.verify_code == _TOO_LATE:
+        return f"has a certificate that expired: its operator makes another (hush federation renew), {clock}"
+    return (
+        "is not the server that invited this client, or has a new authority since, whose invitation was not taken "
+        f"(hush federation take): its certificate does not hold ({error.verify_message})"
+    )
 
 
 def _unreachable(address: str, host: str, error: OSError) -> str:
