@@ -179,13 +179,17 @@ def test_every_leaf_that_is_changed_is_found(run: Path, monkeypatch: pytest.Monk
     assert tried > 4 * 15
 
 
+STRANGER = Identity.generate()
 FORGED: dict[str, tuple[Callable[[World, list[Values]], list[Values]], str]] = {
     "by another key of the roster": (lambda w, s: [signed_anew(identity(w, 1), s[0]), *s[1:]], "not signed with the key"),
     "under another's key": (
         lambda w, s: [signed_anew(identity(w, 1), s[0], key=s[1]["statement"]["key"]), *s[1:]],
-        "not signed with the key",
+        "under another name",
     ),
-    "by a stranger": (lambda w, s: [signed_anew(Identity.generate(), s[0], client="stranger"), *s], "not in the roster"),
+    "by a stranger": (
+        lambda w, s: [signed_anew(STRANGER, s[0], client="stranger", key=STRANGER.public.hex()), *s],
+        "its key is not in the roster",
+    ),
     "as a letter": (
         lambda w, s: [{**s[0], "signature": identity(w, 0).sign(statement._written(s[0]["statement"])).hex()}, *s[1:]],
         "not signed with the key",
@@ -231,7 +235,7 @@ def test_statements_of_another_run_are_of_no_use(signed: World, run: Path, world
     """Of the same clients, and of other ones with the same names."""
     ours, other = statements(run), trained(world(rounds=2))
     write(run, statements(other))
-    assert "not signed with the key" in of(run).detail
+    assert "its key is not in the roster" in of(run).detail
     signed.proposal = replace(signed.proposal, name="ab" * 16)
     signed.out.rename(signed.place / "first")
     try:

@@ -54,12 +54,10 @@ class Book:
         self._take(one)
 
     def _take(self, one: Signed) -> None:
-        members = self._proposal.members
-        if (why := forged(one, members)) is not None:
-            raise BadStatement(why)
+        number = signer(one, self._proposal.members)
         if one.statement["proposal"] != self._proposal.digest.hex():
             raise BadStatement("it is of another run")
-        self.signed.setdefault(members.names.index(one.statement["client"]), one)
+        self.signed.setdefault(number, one)
 
     def save(self) -> None:
         """The file first: what the ledger knows of must be there, and what it does not know of yet is still signed."""
@@ -91,12 +89,14 @@ def read(folder: RunDir) -> list[Signed]:
         raise DataError(f"{folder.path / FILE} holds something else than statements: {error}.") from None
 
 
-def forged(one: Signed, members: Members) -> str | None:
-    """Why a statement is not one of the client that it names."""
-    name = one.statement["client"]
-    if name not in members.names:
-        return "it names a client that is not in the roster"
-    key = members.cards[members.names.index(name)].key
-    if one.statement["key"] != key.hex() or not one.is_by(key):
-        return "it is not signed with the key that the roster has"
-    return None
+def signer(one: Signed, members: Members) -> int:
+    """The number of the client that signed; `BadStatement` where it is not the one that is named."""
+    try:
+        number = members.roster.numbers[bytes.fromhex(str(one.statement["key"]))]
+    except (KeyError, ValueError):
+        raise BadStatement("its key is not in the roster") from None
+    if members.cards[number].name != one.statement["client"]:
+        raise BadStatement("the roster has this key under another name")
+    if not one.is_by(members.cards[number].key):
+        raise BadStatement("it is not signed with the key that the roster has")
+    return number

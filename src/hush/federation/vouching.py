@@ -8,6 +8,7 @@ sum that was opened was counted by as many clients as the terms ask for.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,10 +16,10 @@ from hush.config import runs_of
 from hush.engines.result import still_there
 from hush.engines.rundir import RunDir
 from hush.errors import HushError
-from hush.federation import kept, signatures, statement
+from hush.federation import kept, letters, signatures, statement
 from hush.federation.folders import read_text
 from hush.federation.proposal import Agreement, Proposal, agree
-from hush.federation.statement import Signed
+from hush.federation.statement import BadStatement, Signed
 from hush.plain import differing
 from hush.privacy.guarantee import at_least
 
@@ -38,10 +39,12 @@ def signers(folder: RunDir) -> Signers | None:
         return None
     members = Proposal.read(read_text(folder.path / kept.FILE)).members
     there = signatures.read(folder) if folder.has(signatures.FILE) else []
-    signed = {one.statement["client"] for one in there if signatures.forged(one, members) is None}
-    return Signers(
-        tuple(name for name in members.names if name in signed), tuple(name for name in members.names if name not in signed)
-    )
+    signed = set[int]()
+    for one in there:
+        with suppress(BadStatement):
+            signed.add(signatures.signer(one, members))
+    both = [tuple(name for number, name in enumerate(members.names) if (number in signed) == is_in) for is_in in (True, False)]
+    return Signers(*both)
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,10 @@ class _Held:
         """Everything that a statement says otherwise; nothing of it is believed where it is forged."""
         said = one.statement
         name, count, own = said["client"], said["participations"], said["ledger"]
-        if (why := signatures.forged(one, self.proposal.members)) is not None:
-            yield why
+        try:
+            signatures.signer(one, self.proposal.members)
+        except BadStatement as forged:
+            yield str(forged)
             return
         if name in self.names:
             yield "it signed twice"
@@ -122,7 +127,7 @@ def vouching(folder: RunDir, certificate: Values, result: Values) -> Vouched:
         name = one.statement["client"]
         counts[name] = one.statement["participations"]
         if against := list(held.wrong(one)):
-            wrong.append(f"{name}: {'; '.join(against)}")
+            wrong.append(f"{letters.printable(name[:64])}: {'; '.join(against)}")
         if name in clients:
             clients[name] = f"CONTRADICTS: {'; '.join(against)}" if against else _in_words(one)
     if not wrong and told is not None:
