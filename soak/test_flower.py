@@ -13,6 +13,7 @@ import pytest
 from hush.certify import verify_run
 from hush.config import RunConfig
 from hush.engines.flower.superlink import SuperLink
+from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
 from hush.federation import trial
 from hush.federation.propose import propose, ready, resolved, task_of
@@ -59,7 +60,7 @@ def test_every_round_is_exact_or_breaks_off(tmp_path: Path, monkeypatch: pytest.
             proposal = propose(experiment, task, members)
             run, federation = ready(proposal, task, False, lambda p: Checking(made.identity, p, carrier, patience, told.append))
             result = train(run, out=place / "run")
-            federation.finish()
+            federation.finish(RunDir(place / "run"))
         finally:
             for process in started:
                 process.terminate()

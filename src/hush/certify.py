@@ -6,7 +6,7 @@ as they were when the run ended, so that also the author's words cannot be chang
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,8 @@ from hush.engines.result import REPEATED
 from hush.engines.rundir import LEDGER, RunDir
 from hush.errors import DataError, HushError, UsageError
 from hush.experiment import Experiment
-from hush.federation import initial, kept
+from hush.federation import initial, kept, signatures
+from hush.federation.vouching import signers, vouching
 from hush.plain import differing, plain
 from hush.plugins import shown
 from hush.privacy.accountant import account
@@ -49,6 +50,8 @@ class Check(NamedTuple):
     """Of these the lines that the check itself took from the certificate."""
     unchecked: tuple[str, ...] = ()
     """What of its sources it did not look at."""
+    clients: Mapping[str, str] | None = None
+    """What each client says of the run, where clients sign."""
 
 
 class Verified(NamedTuple):
@@ -89,7 +92,8 @@ def verify_run(path: Path, ledger: Path | None = None) -> Verified:
     result = _object(folder, "result.json") if folder.has("result.json") else {}
     checks = [_model(folder, certificate), _result(result, certificate), _secrets(folder), _hashed(certificate)]
     checks += [_page(folder, certificate)] if folder.has("certificate.html") else []
-    checks += [_proposal(folder, certificate)] if _of_real_clients(folder, certificate) else []
+    if _of_real_clients(folder, certificate):
+        checks += [_proposal(folder, certificate), _signatures(folder, certificate, result)]
     checks += _derived(folder, certificate, result, ledger)
     known = {"format", "configuration_sha256", "model_sha256"}.union(*(check.known for check in checks))
     copied = set[str]().union(*(check.copied for check in checks))
@@ -135,6 +139,7 @@ def _other_files(folder: RunDir, checks: list[Check]) -> list[str]:
     looked = {"certificate.json", "certificate.html", "result.json", "model.safetensors"}
     looked |= {"config.json"} if "settings" in passed else set()
     looked |= {kept.FILE, initial.FILE} if "proposal" in passed else set()
+    looked |= {signatures.FILE} if "signatures" in passed else set()
     looked |= {"rounds.jsonl"} if {"figures", "ledger"} <= passed else set()  # what is not proved is not released there
     looked |= {LEDGER + end for end in ("", "-wal", "-shm", "-journal")} | {path.name for path in folder.secrets}
     return sorted(path.name for path in folder.path.iterdir() if path.is_file() and path.name not in looked)
@@ -152,7 +157,7 @@ def _page(folder: RunDir, certificate: Values) -> Check:
     if certificate.get("hush_version") != __version__:
         return Check("page", None, "certificate.html was made by another version of Hush")
     try:
-        same = (folder.path / "certificate.html").read_text() == certificate_page(certificate)
+        same = (folder.path / "certificate.html").read_text() == certificate_page(certificate, signers(folder))
     except (HushError, KeyError, TypeError, ValueError, AttributeError):
         same = False
     return Check("page", same, f"certificate.html says {'what the certificate says' if same else 'something else'}")
@@ -208,6 +213,28 @@ def _proposal(folder: RunDir, certificate: Values) -> Check:
         return Check("proposal", None, f"{kept.FILE} is not there", copied=named)
     wrong = "; ".join(kept.against_proposal(folder, certificate))
     return Check("proposal", not wrong, wrong or "the clients agreed to this run, with this roster", named)
+
+
+def _signatures(folder: RunDir, certificate: Values, result: Values) -> Check:
+    """Who of the clients vouches for it. Nobody has to: who did not sign is named, and only who says otherwise is wrong."""
+    if certificate.get("hush_version") != __version__:
+        return Check("signatures", None, "they were written by another version of Hush")
+    if lacking := [name for name in (kept.FILE, signatures.FILE) if not folder.has(name)]:
+        why = "nobody signed it" if lacking == [signatures.FILE] else "whose keys they are cannot be told"
+        return Check("signatures", None, f"{' and '.join(lacking)} is not there: {why}")
+    try:
+        found = vouching(folder, certificate, result)
+    except (HushError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
+        return Check("signatures", False, f"they cannot be read: {error}")
+    if found.wrong:
+        return Check("signatures", False, "; ".join(found.wrong), clients=found.clients)
+    if found.underived is not None:
+        return Check(
+            "signatures", None, f"they are genuine, and cannot be held against the plan: {found.underived}", clients=found.clients
+        )
+    told = f"{found.signed} of {len(found.clients)} clients of the roster {found.roster} signed, and what they say agrees with it"
+    away = f"; not signed by {len(found.missing)}, of whom nothing is known" if found.missing else ""
+    return Check("signatures", True if found.signed else None, told + away, clients=found.clients)
 
 
 def _figures(certificate: Values) -> Check:

@@ -1,4 +1,4 @@
-"""What a run's ledger says of its certificate: how often it was charged, for what, what it gave out, what all runs had spent."""
+"""What a run's ledger says of its certificate: how often it was charged, what it gave out, who signed, what all runs had spent."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from hush.engines.conclude import spent_together
-from hush.engines.result import released
+from hush.engines.result import still_there
 from hush.engines.rundir import RunDir
 from hush.errors import HushError
+from hush.federation import signatures
 from hush.plain import differing
 from hush.privacy.ledger import Ledger, as_released
 from hush.privacy.population import Spending
@@ -58,20 +59,27 @@ def _against(ledger: Ledger, folder: RunDir, certificate: Values, result: Values
     if run.phase != as_released(plan_from_dict(certificate["plan"])).again(0):
         yield "rounds of another plan are charged there"
     yield from _against_releases(run, folder, certificate, result)
+    yield from _against_signed(run, folder)
     if shared is not None:
         yield from _against_pool(ledger, certificate, run)
 
 
 def _against_releases(run: Spending, folder: RunDir, certificate: Values, result: Values) -> Iterator[str]:
     """Whoever changes a line of what was released would have to write the ledger anew: to add a release is not enough."""
-    now = released(certificate, result, folder)
-    there = {"model": True, "certificate": True, "result": bool(result), "rounds": folder.has("rounds.jsonl")}
-    wrong = [name for name, hashed in now.items() if there[name] and any(r.sha256.get(name) != hashed for r in run.released)]
+    now = still_there(certificate, result, folder)
+    wrong = [name for name, hashed in now.items() if any(r.sha256.get(name) != hashed for r in run.released)]
     if not run.released:
         yield "nothing was released there"
     elif wrong:
         often = f" ({len(run.released)} releases are there, and all must agree)" if len(run.released) > 1 else ""
         yield f"another {' and '.join(wrong)} was released there{often}"
+
+
+def _against_signed(run: Spending, folder: RunDir) -> Iterator[str]:
+    """Who signed has signed. One whom the ledger does not know of yet signed just before the process was killed."""
+    there = {one.sha256 for one in signatures.read(folder)} if folder.has(signatures.FILE) else set[str]()
+    if lost := [name for name, hashed in run.signed.items() if hashed not in there]:
+        yield f"{signatures.FILE} lacks what {', '.join(lost[:5])}{', ...' if len(lost) > 5 else ''} signed"
 
 
 def _against_pool(ledger: Ledger, certificate: Values, run: Spending | None) -> Iterator[str]:

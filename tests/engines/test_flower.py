@@ -15,6 +15,7 @@ from hush.engines.flower import process
 from hush.engines.flower.bundles import unbundle
 from hush.engines.flower.reach import is_let_in, refusal
 from hush.engines.flower.superlink import SuperLink
+from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
 from hush.errors import HushError
 from hush.experiment import resolve
@@ -149,7 +150,7 @@ def test_the_same_bits_as_simulation_through_real_processes_whatever_else_knocks
         before = federation.proposal.members.roster.clients
         assert federation.carrier.reachable() == set(before)
         federation.gather(range(CLIENTS))  # everybody is still there and in their senses
-        federation.finish()
+        assert federation.finish(RunDir(place / "run")) == []  # everybody signed
         for log in (unknown, stolen):  # neither was let in: one key is nobody's, the other is in use
             wait_for(lambda log=log: "failed" in log.read_text() or "ERROR" in log.read_text(), 30)
             assert not is_let_in(log.read_text())

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from hush import secagg
 from hush.core import Chain, Round, Server, Shard
 from hush.errors import HushError
-from hush.federation import letters
+from hush.federation import letters, statement
 from hush.federation.data import Held, zeros_and_ones
 from hush.federation.diary import Before, Diary
 from hush.federation.folders import ClientFolder
@@ -162,11 +162,17 @@ def test_an_old_runs_letters_end_nothing_and_begin_nothing(world: MakeWorld) -> 
     assert not any("propose it anew" in line for line in made.heard), "it was in its run all the time"
 
 
+TOLD = dict.fromkeys(("certificate", "model", "result", "rounds"), "0" * 64)
+
+
 def test_a_client_that_was_started_again_hears_that_its_run_is_over(world: MakeWorld) -> None:
     made = world(rounds=1)
     made.propose(0)
     made.restart(0)
-    made.ask(0, {"kind": "over"})
+    made.ask(0, {"kind": "over", "released": TOLD})
+    assert not made.members[0].over.is_set(), "its statement may never arrive"
+    signed = made.ask(0, {"kind": "over", "released": TOLD}).pieces[0]
+    made.ask(0, {"kind": "over", "released": TOLD, "kept": statement.read(signed).sha256})
     assert made.members[0].over.is_set()
 
 

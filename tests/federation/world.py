@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from hush.config import RunConfig
 from hush.engines.result import Result
 from hush.engines.run import Run
+from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
 from hush.experiment import Experiment
 from hush.federation import letters
@@ -231,7 +232,7 @@ class World:
         """The whole run."""
         run, self.federation = self.ready()
         result = train(run, out=self.out, resume=resume, on_round=on_round)
-        self.federation.finish()
+        self.federation.finish(RunDir(self.out))
         return result
 
     def write(self, head: dict[str, Any], pieces: Iterable[bytes] = (), to: int = 0) -> bytes:

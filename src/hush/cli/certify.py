@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hush.certify import leaves, runs_in, verify_run
+from hush.certify import Check, leaves, runs_in, verify_run
 from hush.cli import options
 from hush.cli.console import print_json
 from hush.privacy.guarantee import Guarantee
 from hush.recorded import says_nothing_was_released
+
+MOST_LINES = 20
+"""As many clients are told one by one."""
 
 
 def certify(
@@ -29,7 +33,7 @@ def certify(
         row = {
             "run": str(path),
             "verified": holds and whole,
-            "checks": [{key: getattr(c, key) for key in ("name", "passed", "detail")} for c in checks],
+            "checks": [_row(check) for check in checks],
         }
         rows.append(row | {"said_by_the_author": said, "not_checked": unchecked, "certificate": certificate})
         if as_json:
@@ -43,6 +47,8 @@ def certify(
         for check in checks:
             mark = {True: "ok   ", False: "WRONG", None: "-    "}[check.passed]
             print(f"  {mark} {check.name}: {check.detail}")
+            for client, words in _worth_a_line(check.clients or {}):
+                print(f"          {client}: {words}")
         print(f"  said by the author, and not recomputed: {', '.join(_own(said, certificate))}")
         if unchecked:
             print(f"  not checked: {', '.join(unchecked)}")
@@ -56,6 +62,18 @@ def certify(
             print("What is marked - could not be checked.")
     if not (good and complete):
         raise typer.Exit(1 if good else 2)
+
+
+def _row(check: Check) -> dict[str, Any]:
+    row = {key: getattr(check, key) for key in ("name", "passed", "detail")}
+    return row if check.clients is None else row | {"clients": dict(check.clients)}
+
+
+def _worth_a_line(clients: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Of many clients those alone who do not vouch."""
+    for client, words in clients.items():
+        if len(clients) <= MOST_LINES or not words.startswith("vouches"):
+            yield client, words
 
 
 def _own(said: list[str], certificate: dict[str, Any]) -> list[str]:

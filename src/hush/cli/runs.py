@@ -205,11 +205,18 @@ def _complete(folder: RunDir) -> Result:
 
 def write_pages(folder: RunDir, result: Result) -> None:
     """What people read of a run."""
-    from hush.report.certificate_page import certificate_page
     from hush.report.page import run_page
 
-    folder.write_bytes("certificate.html", certificate_page(folder.read_json("certificate.json")).encode())
+    write_certificate(folder)
     folder.write_bytes("report.html", run_page(result, folder.read_rounds("diagnostics.jsonl", result.rounds)).encode())
+
+
+def write_certificate(folder: RunDir) -> None:
+    """The certificate as a page, with who signed it where clients are real."""
+    from hush.federation.vouching import signers
+    from hush.report.certificate_page import certificate_page
+
+    folder.write_bytes("certificate.html", certificate_page(folder.read_json("certificate.json"), signers(folder)).encode())
 
 
 def _planned_losses(ready: Run) -> Iterator[str]:

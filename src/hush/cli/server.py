@@ -16,7 +16,7 @@ from hush.cli.console import figures, print_json, say
 from hush.cli.federation_flags import ServerFlags
 from hush.cli.interrupt import heard, on_terminate
 from hush.cli.options import takes_flags
-from hush.cli.runs import empty_folder, write_pages
+from hush.cli.runs import empty_folder, write_certificate, write_pages
 from hush.config import RunConfig
 from hush.engines.rundir import CHECKPOINT, LEDGER, RunDir
 from hush.errors import HushError, UsageError
@@ -172,6 +172,7 @@ def serve(
             keep(folder, proposal)
         status.ledger(Path(run.config.ledger or folder.path / LEDGER))
         say(f"The roster's fingerprint: {members.fingerprint}. Clients connect to {home.invitation.address}.")
+        late = folder.finished
         try:
             result = train(run, out=folder.path, resume=True, on_round=_progress(status, run.rounds, clients))
         except (KeyboardInterrupt, HushError) as error:
@@ -180,7 +181,13 @@ def serve(
             raise
         write_pages(folder, result)
         status.doing("the run is over")
-        clients.finish()
+        unsigned = clients.finish(folder, late, lambda: write_certificate(folder))
+    if unsigned:
+        names = ", ".join(unsigned[:5]) + (", ..." if len(unsigned) > 5 else "")
+        say(
+            f"Not signed by {len(unsigned)} of {len(members.cards)} clients: {names}. They can later: "
+            f"hush server --federation {federation} --resume {folder.path}"
+        )
     if as_json:
         print_json(result.to_dict())
         return

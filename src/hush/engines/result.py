@@ -165,6 +165,12 @@ def released(certificate: dict[str, Any], result: dict[str, Any], folder: RunDir
     return {"model": str(certificate.get("model_sha256"))} | told
 
 
+def still_there(certificate: dict[str, Any], result: dict[str, Any], folder: RunDir) -> dict[str, str]:
+    """The same of what still lies there."""
+    there = {"model": True, "certificate": True, "result": bool(result), "rounds": folder.has("rounds.jsonl")}
+    return {name: hashed for name, hashed in released(certificate, result, folder).items() if there[name]}
+
+
 def _named(value: dict[str, Any]) -> dict[str, Any]:
     """With the population's name in place of its figures."""
     population = value.get("population")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from hush.federation import letters
@@ -74,11 +74,11 @@ class Correspondence:
         there = self.carrier.reachable()
         return {number for number, key in enumerate(self._keys) if key in there}
 
-    def ask(self, out: Out, enough: Callable[[set[int]], bool]) -> dict[int, Letter]:
+    def ask(self, out: Out, enough: Callable[[set[int]], bool], stage: float | None = None) -> dict[int, Letter]:
         """Letters to clients, and their answers: all of them, or those that came in time."""
         waiting = self._send(out)
         answers: dict[int, Letter] = {}
-        wait = _Wait(self.patience)
+        wait = _Wait(self.patience if stage is None else replace(self.patience, stage=min(stage, self.patience.stage)))
         while waiting:
             self._receive(waiting, answers)
             if wait.is_over(enough(set(answers))) or not self.reachable() & set(waiting.values()):

@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hush.errors import DataError
+from hush.federation import statement
 from hush.federation.folders import ClientFolder, write_text
 from hush.federation.members import as_object
 from hush.federation.proposal import Agreement
+from hush.federation.statement import Signed
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger, RunAccount
 from hush.privacy.vocabulary import Plan, PoissonSampling, Sampling, SecretParticipation
+from hush.secagg.identity import Identity
 
 
 class Before(NamedTuple):
@@ -60,19 +63,16 @@ class Diary:
 
     def agreed(self, told: Agreement) -> None:
         """This client said yes."""
-        proved = told.proof.server if told.proof is not None else None
         self._runs[told.proposal.digest.hex()] = {
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             "method": told.run.method,
             "rounds": told.run.rounds,
-            "epsilon": proved.epsilon if proved is not None else None,
-            "delta": proved.delta if proved is not None else told.delta,
             "roster": told.proposal.members.fingerprint,
             "members": {card.name: card.key.hex() for card in told.proposal.members.cards},
             "next_round": 0,
             "opened": 0,
             "over": False,
-        }
+        } | statement.found(told)  # to sign when it is over, be this process there or another one
         self._write()
 
     def before(self, told: Agreement) -> Before:
@@ -112,8 +112,25 @@ class Diary:
     def note(self, digest: bytes, next_round: int, opened: int) -> None:
         self._change(digest, next_round=next_round, opened=opened)
 
-    def over(self, digest: bytes) -> None:
-        self._change(digest, over=True)
+    def over(self, digest: bytes, identity: Identity, name: str, told: dict[str, Any]) -> Signed:
+        """A run has ended; what this client signs of it, and keeps: whoever asks again gets the same."""
+        entry = self._runs[digest.hex()]
+        if "signed" not in entry:
+            opened, ledger = int(entry["opened"]), None
+            if entry["plan"] is not None:
+                with self._ledger() as own:
+                    run = _in_ledger(digest.hex())
+                    charges = sum(pool.runs[run].charges for pool in own.populations.values() if run in pool.runs)
+                    opened, ledger = max(opened, charges), {"charges": charges, "head": own.head}
+            signed = statement.sign(identity, name, entry, opened, ledger, told)
+            self._change(digest, over=True, signed=signed.to_dict())
+        return Signed.of(entry["signed"])
+
+    def kept(self, digest: bytes) -> bool:
+        """The server says that it has what this client signed; whether it says so for the first time."""
+        first = not self._runs[digest.hex()].get("kept")
+        self._change(digest, kept=True)
+        return first
 
     @property
     def unfinished(self) -> int:

@@ -6,6 +6,7 @@ vector leaves masked by `hush.secagg`, with this client's share of the noise in 
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from hush.federation.diary import Before, Diary
 from hush.federation.folders import ClientFolder
 from hush.federation.letters import BadLetter, Letter
 from hush.federation.proposal import Agreement, Proposal, agree
+from hush.federation.statement import can_be_told
 from hush.privacy.guarantee import Unit
 from hush.secagg import BadMessage, Client, Refused
 from hush.secret import Secret
@@ -63,7 +65,7 @@ class Member:
         self._joined: Joined | None = None
         self._lock = threading.Lock()
         self.over = threading.Event()
-        """Set when the server says that the run is over."""
+        """Set when the run is over, and the server has what this client signed."""
 
     @property
     def key(self) -> bytes:
@@ -240,15 +242,23 @@ class Member:
             return joined.adds.silenced().vector(index, values, steps.again())
 
     def _end(self, letter: Letter) -> bytes:
-        """The run that this client is in, or was in before it was started again. Of an earlier one it means nothing any more."""
-        joined, run = self._joined, _digest(letter)
-        if self._diary.knows(run) and not self._diary.ended(run):
-            self._diary.over(run)
-            if joined is None or joined.told.proposal.digest == run:
-                self._say("the run is over" + ("" if joined is None else f"; this client was in {joined.client.opened} sums"))
+        """The run that this client is in, or was in before it was started again, is over: what it signs of it. It may go once the
+        server has that. Of a run that it never agreed to it signs nothing."""
+        run, told = _digest(letter), letter.head.get("released")
+        if not self._diary.knows(run):
+            return self._write(letter, {"kind": "bye"})
+        if not can_be_told(told):
+            raise BadLetter("A letter ends a run, and does not say what the run gives out.")
+        again = self._diary.ended(run)
+        signed = self._diary.over(run, self._identity, self.name, told)
+        if not again:
+            own = signed.statement
+            self._say(f"the run is over; this client was in {own['participations']} sums of at most {own['at_most']}, and signs it")
+            if self._joined is not None and self._joined.told.proposal.digest == run:
                 self._joined = None
-                self.over.set()
-        return self._write(letter, {"kind": "bye"})
+        if letter.head.get("kept") == signed.sha256 and self._diary.kept(run) and self._joined is None:
+            self.over.set()
+        return self._write(letter, {"kind": "bye"}, [json.dumps(signed.to_dict()).encode()])
 
     def _write(self, letter: Letter, head: dict[str, Any], pieces: list[bytes] | None = None) -> bytes:
         return letters.write(self._identity, head | {"re": letter.name, "key": self.key.hex()}, pieces or [])

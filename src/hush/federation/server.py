@@ -20,12 +20,14 @@ from hush.cohort import SecretParticipation
 from hush.core import Public, Round
 from hush.engines.federation import Remote
 from hush.engines.run import Run, Snapshot
+from hush.engines.rundir import RunDir
 from hush.engines.summing import Summed
 from hush.errors import HushError
 from hush.federation import letters
 from hush.federation.asking import Carrier, Correspondence, Patience
 from hush.federation.letters import Letter
 from hush.federation.proposal import Proposal
+from hush.federation.signatures import Book
 from hush.federation.standing import Attendance, Unreachable
 from hush.secagg import Aborted, BadMessage, Server, ServerRound, Terms
 from hush.secagg.identity import Identity
@@ -88,9 +90,12 @@ class RemoteFederation(Remote):
         """Wait until enough of these clients take part."""
         self.attendance.gather(asked)
 
-    def finish(self) -> None:
-        """Tell everybody that the run is over."""
-        self.attendance.dismiss()
+    def finish(self, folder: RunDir, wait: bool = False, after: Callable[[], None] = lambda: None) -> list[str]:
+        """Tell everybody that the run in this folder is over, and keep there what they sign; `after` is called whenever somebody
+        did. The names of those who have not: with `wait` only when the server's patience has ended."""
+        book = Book(folder, self.proposal, after)
+        self.attendance.dismiss(book, wait)
+        return book.missing
 
     # -- a round's sum -------------------------------------------------------------------------------------------------------------
 

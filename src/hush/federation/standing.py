@@ -12,6 +12,8 @@ from hush.federation import letters
 from hush.federation.asking import POLL, Correspondence, Out
 from hush.federation.letters import Letter
 from hush.federation.member import KEYS_AHEAD
+from hush.federation.signatures import Book
+from hush.federation.statement import BadStatement
 from hush.secagg import BadMessage, Server
 from hush.secagg.messages import MOST_AHEAD
 
@@ -21,6 +23,10 @@ _AFTER_NO = 15.0
 """The same after a no."""
 _OTHERS = 30.0
 """The same for those whom this round does not ask."""
+_LAST_WORDS = 3
+"""How often clients that are there are asked to sign."""
+_FAREWELL = 60.0
+"""Seconds in which one of them answers."""
 
 
 class Unreachable(HushError):
@@ -220,14 +226,43 @@ class Attendance:
 
     # -- the end -------------------------------------------------------------------------------------------------------------------
 
-    def dismiss(self) -> None:
-        """Tell everybody that the run is over."""
-        there = self._post.reachable()
-        out: Out = {n: ({"kind": "over"}, []) for n, state in enumerate(self._clients) if state.agreed and n in there}
-        if out:
-            for number in self.ask(out, lambda answered: True):
-                self._clients[number].done = True
+    def dismiss(self, book: Book, wait: bool = False) -> None:
+        """Tell everybody that the run is over, and keep what they sign; with `wait` be patient with those who are not there.
+        Whoever signed hears that it is kept, and may go."""
+        began, tries = time.monotonic(), 0
+        left = set(range(len(self._clients))) - book.signed.keys()
+        while left and (time.monotonic() - began < self._post.patience.absent if wait else tries < _LAST_WORDS):
+            if there := left & self._post.reachable():
+                left -= self._say_over(there, book)
+                tries += 1
+            elif not wait:
+                break
+            if left:
+                self._post.carrier.receive(POLL)
+        if signed := book.signed.keys() & self._post.reachable():
+            self._say_over(signed, book)
         self.show()
+
+    def _say_over(self, numbers: set[int], book: Book) -> set[int]:
+        """Who answered. What they signed is on disk then."""
+        out: Out = {n: ({"kind": "over", "released": book.told, "kept": book.sha256(n)}, []) for n in numbers}
+        before, heard = len(book.signed), set[int]()
+        patient = not numbers <= book.signed.keys()  # who signed may be gone by the time that it hears
+        for number, answer in self._post.ask(out, lambda answered: bool(answered) or not patient, _FAREWELL).items():
+            if answer.head.get("kind") != "bye":
+                self._tell(f"{self.name_of(number)} does not sign: {letters.printable(str(answer.head.get('why', ''))[:500])}")
+                continue
+            self._clients[number].done = True
+            heard.add(number)
+            try:
+                if answer.pieces:
+                    book.take(number, answer.pieces[0])
+            except BadStatement as error:
+                self._tell(f"{self.name_of(number)} sends a statement that is not kept: {error}")
+        if len(book.signed) > before:
+            book.save()
+        self.show()
+        return heard
 
     def show(self) -> None:
         """Everybody's standing in words, to whoever watches."""

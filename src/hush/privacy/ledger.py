@@ -258,6 +258,13 @@ class Ledger:
             if run in self.populations[population].runs:
                 self._append("release", {"population": population, "run": run, "sha256": sha256})
 
+    def sign(self, run: str, sha256: dict[str, str]) -> None:
+        """Which clients signed a run that was charged here, by the hashes of what they signed; each is written down once."""
+        with self._up_to_date():
+            for name, pool in self.populations.items():
+                if run in pool.runs and (new := dict(sha256.items() - pool.runs[run].signed.items())):
+                    self._append("signed", {"population": name, "run": run, "sha256": new})
+
     def rounds_left(self, run: str, population: str, phase: Phase, most: int) -> int:
         """How many rounds of this run the population's budget still allows, up to `most`."""
         with self._up_to_date():
@@ -451,6 +458,8 @@ def _tell(populations: dict[str, Population], kind: str, body: dict[str, Any], s
         own.charges += 1
     elif kind == "release":
         populations[body["population"]].runs[body["run"]].released.append(Released(seq, body["sha256"]))
+    elif kind == "signed":
+        populations[body["population"]].runs[body["run"]].signed.update(body["sha256"])
 
 
 def _link(previous: str, seq: int, kind: str, body: str) -> str:

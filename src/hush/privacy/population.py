@@ -33,6 +33,8 @@ class Spending:
     charges: int = 0
     released: list[Released] = field(default_factory=list)
     """One, or one more for each time that the process was killed after it."""
+    signed: dict[str, str] = field(default_factory=dict)
+    """Of real clients: who signed when it was over, and the hash of what."""
 
     @property
     def rounds(self) -> set[int]:

@@ -6,6 +6,7 @@ import math
 from html import escape
 from typing import Any
 
+from hush.federation.vouching import Signers
 from hush.privacy.attack import Risk, doubts
 from hush.privacy.guarantee import Guarantee, at_least
 from hush.privacy.written import plan_from_dict
@@ -35,10 +36,10 @@ _SAID = (
 )
 
 
-def certificate_page(certificate: dict[str, Any]) -> str:
-    """One self-contained page."""
+def certificate_page(certificate: dict[str, Any], signers: Signers | None = None) -> str:
+    """One self-contained page; `signers` where clients are real."""
     name = escape(f"{certificate['method']} on {certificate['data']}")
-    body = _proved(certificate) if certificate["guarantee"] else _nothing(certificate)
+    body = _proved(certificate, signers) if certificate["guarantee"] else _nothing(certificate)
     lead = f"<h1>Privacy certificate</h1><p>{name}, run <code>{certificate['run_id']}</code></p>"
     return whole_page(f"Privacy certificate: {name}", STYLE + _MORE, lead + body)
 
@@ -54,7 +55,7 @@ def _nothing(c: dict[str, Any]) -> str:
     return lead + ("<h2>What the paper claims</h2>" + _claim(c) if c.get("claim") else "")
 
 
-def _proved(c: dict[str, Any]) -> str:
+def _proved(c: dict[str, Any], signers: Signers | None) -> str:
     proved, words = c["guarantee"], c["statement"]
     guess = Risk(c["attack"]["true_positives_at_1_percent_false_positives"], c["attack"]["membership_advantage"])
     weak = doubts(plan_from_dict(c["plan"]), Guarantee.from_dict(proved), guess)
@@ -74,6 +75,7 @@ def _proved(c: dict[str, Any]) -> str:
         ("Who takes part", f"{c['cohort']:g} of them a round ({_taking_part(c)})"),
         ("Noise", _noise(c)),
         *_summed(c),
+        *_signed(signers),
     ]
     population = c.get("population")
     sections = {
@@ -169,6 +171,22 @@ def _summed(c: dict[str, Any]) -> list[tuple[str, str]]:
         ("It withstands", f"{s['corrupted']:.0%} corrupted clients, and {losses}"),
         ("Who draws the noise", f"every client a share; those of {s['honest_min']:,} honest ones carry it in full"),
     ]
+
+
+def _signed(signers: Signers | None) -> list[tuple[str, str]]:
+    """Which clients stand behind it; nobody is to read a signature where there is none."""
+    if signers is None:
+        return []
+    count = len(signers.signed) + len(signers.missing)
+    if not signers.signed:
+        return [("Signed by", f"none of the {count:,} clients")]
+    told = f"{len(signers.signed):,} of {count:,} clients, each for its own plan, its own count and what it was told: "
+    rows = [("Signed by", told + _some(signers.signed))]
+    return [*rows, ("Not signed by", _some(signers.missing))] if signers.missing else rows
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:20]) + (f" and {len(names) - 20:,} more" if len(names) > 20 else "")
 
 
 def _shows_more(s: dict[str, Any], rounds: int) -> str:
