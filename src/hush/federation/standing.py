@@ -9,7 +9,7 @@ from typing import Any
 
 from hush.errors import HushError
 from hush.federation import letters
-from hush.federation.asking import POLL, Correspondence, Out
+from hush.federation.asking import Correspondence, Draft, Out
 from hush.federation.letters import Letter
 from hush.federation.member import KEYS_AHEAD
 from hush.secagg import BadMessage, Server
@@ -127,7 +127,7 @@ class Attendance:
                 self._tell(f"waiting for {len(missing)} of {len(wanted)} clients: {names}")
             if time.monotonic() - since > self._post.patience.absent:
                 raise self._gave_up(missing, names)
-            self._post.carrier.receive(POLL)
+            self._post.came()
 
     def _enough(self, wanted: set[int]) -> bool:
         missing = self._missing(wanted)
@@ -178,7 +178,7 @@ class Attendance:
         for number in due:
             self._clients[number].asked_again = time.monotonic()
         text = self._post.proposal.to_json().encode()
-        out: Out = {number: ({"kind": "propose", "round": self.next_round}, [text]) for number in due}
+        out: Out = {number: Draft({"kind": "propose", "round": self.next_round}, [text]) for number in due}
         for number, answer in self.ask(out, lambda answered: True).items():
             if answer.head.get("kind") == "yes" and answer.pieces:
                 self._said_yes(number, answer)
@@ -209,7 +209,7 @@ class Attendance:
     def dismiss(self) -> None:
         """Tell everybody that the run is over."""
         there = self._post.reachable()
-        out: Out = {n: ({"kind": "over"}, []) for n, state in enumerate(self._clients) if state.agreed and n in there}
+        out: Out = {n: Draft({"kind": "over"}, []) for n, state in enumerate(self._clients) if state.agreed and n in there}
         if out:
             for number in self.ask(out, lambda answered: True):
                 self._clients[number].done = True
