@@ -29,7 +29,7 @@ def write(places: Tensor) -> tuple[int, bytes]:
 
 def read(raw: bytes, count: int, end: int, most: int) -> Tensor:
     """The inverse, of places below `most`; `ValueError` for whatever `write` does not write."""
-    if not 0 < count <= end <= most:
+    if type(count) is not int or type(end) is not int or not 0 < count <= end <= most:
         raise ValueError("no such places")
     as_bitmap = end <= count * _width(end)
     bits = end if as_bitmap else count * _width(end)
