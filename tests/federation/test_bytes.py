@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from hush.core import Method
 from hush.engines.federation import beside_the_vector
-from hush.engines.traffic import Traffic
+from hush.engines.traffic import Traffic, in_words
 from hush.federation import letters
 from hush.secagg import client as sums
 from hush.secagg.messages import ENVELOPE_BYTES, SIGNED_KEY_BYTES, Kind, peek
@@ -289,3 +289,11 @@ def test_a_client_that_forgets_its_masks_would_be_seen(world: MakeWorld, monkeyp
     made = world(**settings_of("dp-fedavg", rounds=1))
     made.train()
     assert "under its noise, packed" in raw.seen_in(b"".join(answer for _, answer in made.post.log))
+
+
+def test_bytes_in_words() -> None:
+    told = {
+        "up": {"counted": 1_234_567, "measured": 1_240_000, "letters": 9},
+        "down": {"counted": 99, "measured": 1500, "letters": 2},
+    }
+    assert in_words(told) == "1.23 MB up, 1.24 MB in letters; 0.099 kB down, 1.5 kB in letters"

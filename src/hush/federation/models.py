@@ -31,7 +31,9 @@ class SentModels:
     as the model, however many clients hold however old ones."""
 
     def __init__(self) -> None:
-        self._bits = torch.empty(0, dtype=torch.uint8)
+        self._params = torch.empty(0)
+        self._public: tuple[Any, ...] = ()
+        self._counted = 0
         self._changed = torch.empty(0, dtype=torch.int32)
         """For each coordinate the first model that has it as it is now."""
         self._latest = 0
@@ -41,16 +43,14 @@ class SentModels:
 
     def take(self, params: Tensor, public: tuple[Any, ...], counted_bits: int) -> None:
         """The model of a round, and what clients get besides it: so many bits, as its method counts them."""
-        self._params, self._public, self._counted = params.detach().cpu().contiguous(), public, -(-counted_bits // 8)
-        bits = self._params.view(_INTEGERS[params.element_size()])
-        if bits.shape != self._bits.shape:
-            self._changed, self._latest = torch.zeros(len(bits), dtype=torch.int32), 0
-        elif bool((moved := bits != self._bits).any()):
+        before, self._params = self._params, params.detach().cpu().clone()
+        self._public, self._counted, self._made = public, -(-counted_bits // 8), {}
+        self.name = name_of(self._params)
+        if not len(before):
+            self._changed = torch.zeros(len(params), dtype=torch.int32)
+        elif bool((moved := _bits(self._params) != _bits(before)).any()):
             self._latest += 1
             self._changed[moved] = self._latest
-        self._bits = bits.clone()
-        self.name = name_of(self._params)
-        self._made = {}
 
     def broadcast(self, number: int) -> Broadcast:
         """What this client is sent. Until it answers nobody knows what it holds."""
@@ -64,13 +64,13 @@ class SentModels:
         self._held[number] = self._latest, self.name
 
     def _whole(self) -> Broadcast:
-        told, pieces = letters.pack([self._params, *self._public], len(self._bits))
+        told, pieces = letters.pack([self._params, *self._public], len(self._params))
         return Broadcast({"broadcast": told, "model": self.name}, pieces, self._params.nbytes + self._counted)
 
     def _since(self, model: int, base: str) -> Broadcast:
         where = (self._changed > model).nonzero().flatten()
-        told, pieces = letters.pack([where, self._params[where], *self._public], len(self._bits))
-        bits = 8 * self._params[where].nbytes + mask_bits(len(where), len(self._bits))
+        told, pieces = letters.pack([where, self._params[where], *self._public], len(self._params))
+        bits = 8 * self._params[where].nbytes + mask_bits(len(where), len(self._params))
         return Broadcast({"broadcast": told, "model": self.name, "base": base}, pieces, -(-bits // 8) + self._counted)
 
 
@@ -121,7 +121,9 @@ def name_of(params: Tensor) -> str:
     return hashlib.sha256(held.view(-1).view(torch.uint8).numpy().data).hexdigest()
 
 
-_INTEGERS = {4: torch.int32, 8: torch.int64}
+def _bits(params: Tensor) -> Tensor:
+    """As whole numbers, which are equal where all bits are: -0.0 is not 0.0."""
+    return params.view(torch.int64 if params.element_size() == 8 else torch.int32)
 
 
 def _length(made: Broadcast) -> int:
