@@ -292,7 +292,8 @@ def _told_apart(gradients: Tensor, step: Tensor, multiplier: float) -> Tensor:
     """
     directions = gradients / torch.linalg.vector_norm(gradients, dim=1, keepdim=True).clamp_min(1e-12)
     alike = directions @ directions.T + max(4 * multiplier**2, 1e-9) * torch.eye(len(gradients), dtype=gradients.dtype)
-    return torch.linalg.solve(alike, directions @ step)
+    scores: Tensor = torch.linalg.solve(alike, directions @ step)
+    return scores
 
 
 def _without(run: Run, now: Snapshot, ids: Tensor, sizes: Tensor) -> Tensor:

@@ -140,6 +140,7 @@ def serve(
     """The run that was asked for, in the folder `place`; or, where nothing was, the one that lies there."""
     from hush.engines.flower.superlink import SuperLink
     from hush.engines.simulation import train
+    from hush.engines.traffic import in_words
     from hush.federation.folders import ServerFolder
     from hush.federation.initial import FILE
     from hush.federation.kept import keep
@@ -191,7 +192,7 @@ def serve(
     if as_json:
         print_json(result.to_dict())
         return
-    print(result.sentence() + ".")
+    print(result.sentence() + ("." if result.traffic is None else f"; of all clients {in_words(result.traffic)}."))
     say(f"Everything is in {folder.path}")
 
 

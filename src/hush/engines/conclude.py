@@ -13,6 +13,7 @@ from hush.engines.fingerprint import device_name
 from hush.engines.judge import best_by, score_of_clients, un_noised, uplink_bytes
 from hush.engines.result import Result
 from hush.engines.run import Run, Snapshot
+from hush.engines.traffic import in_all
 from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import L2Clip
 from hush.plain import plain
@@ -30,7 +31,7 @@ History = list[dict[str, Any]]
 
 def conclude(run: Run, now: Snapshot, history: History, stopped: str | None = None, account: RunAccount | None = None) -> Result:
     """The result: the last model, and the best round's beside it."""
-    told = _what_ran(run, now) | _judged(run, now, history) | _proved(run, now, account) | _cost(run, now)
+    told = _what_ran(run, now) | _judged(run, now, history) | _proved(run, now, account) | _cost(run, now, history)
     return Result(
         **told,
         stopped=stopped or _ended_early(run, now, history),
@@ -111,13 +112,15 @@ def _proved(run: Run, now: Snapshot, account: RunAccount | None) -> dict[str, An
     }
 
 
-def _cost(run: Run, now: Snapshot) -> dict[str, Any]:
+def _cost(run: Run, now: Snapshot, history: History) -> dict[str, Any]:
     """Bytes and seconds."""
     times = run.cohort.expected_participations(now.round, run.data.train.count)
-    downloads = run.method.downloads(run.data.learner.dim, now.round, times)
+    counted = isinstance(run.privacy.federation, Remote)  # letter by letter
+    downloads = 0.0 if counted else run.method.downloads(run.data.learner.dim, now.round, times)
     return {
         "uplink_bytes_per_client": uplink_bytes(run, now),
         "downlink_bytes_per_client": downloads + now.received / run.data.train.count,
+        "traffic": in_all(history),
         "seconds": now.seconds,
         "seconds_per_round": now.seconds / now.round if now.round else None,
     }

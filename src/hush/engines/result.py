@@ -79,6 +79,8 @@ class Result:
     """Different rounds among them."""
     rounds_aborted: int | None = None
     """Rounds that a secure sum broke off before anything was opened, which `rounds` counts and nobody paid for."""
+    traffic: dict[str, dict[str, int]] | None = None
+    """Bytes of all real clients together, up and down: counted, and measured in letters."""
     secure_sum: dict[str, Any] | None = None
     """What the secure sum withstands, where there was one."""
     population: dict[str, Any] | None = None

@@ -86,8 +86,8 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
         record["broke_off"] = summed.why
     if summed.tried_again:
         record["tried_again"] = summed.tried_again
-    if summed.trip_seconds is not None:
-        record["trip_seconds"] = dict(summed.trip_seconds)
+    if summed.trip_seconds is not None and summed.traffic is not None:
+        record |= {"trip_seconds": dict(summed.trip_seconds), "traffic": dict(summed.traffic)}
     details: dict[str, Any] = {}
     if run.config.diagnostics:
         details = {"round": now.round, "un_noised": True} | recorder.summary()

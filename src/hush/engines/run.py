@@ -114,7 +114,7 @@ class Snapshot:
     sent: int = 0
     """Bytes that all clients sent together, where they were counted message by message."""
     received: int = 0
-    """The same on the way down, without the model."""
+    """The same on the way down; in simulation without the model, which real clients get whole or as what changed of it."""
     begun: int = 0
     """Rounds of the secure sum that real clients were asked for: a server that is started again goes on after them."""
 

@@ -38,6 +38,8 @@ class Summed(NamedTuple):
     """Rounds of the secure sum that real clients were asked for by now, those that broke off included."""
     trip_seconds: Mapping[str, float] | None = None
     """How long real clients were waited for, by what they were waited for."""
+    traffic: Mapping[str, Mapping[str, int]] | None = None
+    """Bytes between real clients and their server, up and down: counted, and in letters."""
 
 
 def plain_sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder) -> Tensor:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from hush.engines.traffic import Traffic
 from hush.federation import letters
 from hush.federation.letters import BadLetter, Letter
 from hush.federation.proposal import Proposal
@@ -14,8 +15,19 @@ from hush.secagg.identity import Identity
 
 POLL = 0.5
 """Seconds between two looks at what came."""
-Out = Mapping[int, tuple[dict[str, Any], list[bytes]]]
-"""Letters before they are signed, by the client's number."""
+
+
+class Draft(NamedTuple):
+    """A letter before it is signed."""
+
+    head: dict[str, Any]
+    pieces: list[bytes]
+    counted: int | None = None
+    """Its bytes as they are counted; None: those of its pieces."""
+
+
+Out = Mapping[int, Draft]
+"""Letters by the client's number."""
 
 
 class Carrier(Protocol):
@@ -66,8 +78,8 @@ class Correspondence:
     def __post_init__(self) -> None:
         self._keys = self.proposal.members.roster.clients
         self._numbers = self.proposal.members.roster.numbers
-        self.sent = self.received = 0
-        """Bytes that clients sent, and that they received without the model."""
+        self.up, self.down = Traffic(), Traffic()
+        """What clients sent, and what they were sent."""
 
     def reachable(self) -> set[int]:
         """The clients that seem to be there."""
@@ -90,23 +102,29 @@ class Correspondence:
         run = self.proposal.digest.hex()
         waiting: dict[str, int] = {}
         sealed: dict[bytes, bytes] = {}
-        for number, (head, pieces) in out.items():
+        for number, (head, pieces, counted) in out.items():
             key = self._keys[number]
             sealed[key] = letters.write(self.identity, head | {"key": key.hex(), "run": run}, pieces)
             waiting[letters.name_of(sealed[key])] = number
-            self.received += len(sealed[key]) - sum(map(len, pieces[: _models(head)]))
+            self.down += Traffic(sum(map(len, pieces)) if counted is None else counted, len(sealed[key]), 1)
         self.carrier.send(sealed, self.patience.stage)
         return waiting
 
     def _receive(self, waiting: dict[str, int], answers: dict[int, Letter]) -> None:
         """What came by now; answers that came, and letters that are lost, are waited for no longer."""
-        for raw in self.carrier.receive(POLL):
+        for raw in self.came():
             if (found := self._answer(raw, waiting)) is not None:
                 number, answer = found
                 answers[number] = answer
-                self.sent += len(raw)
+                self.up += Traffic(counted=sum(map(len, answer.pieces)))
         for name in self.carrier.lost() & waiting.keys():
             del waiting[name]
+
+    def came(self) -> list[bytes]:
+        """Whatever was brought by now; what nobody waits for was sent as well."""
+        found = self.carrier.receive(POLL)
+        self.up += Traffic(measured=sum(map(len, found)), letters=len(found))
+        return found
 
     def _answer(self, raw: bytes, waiting: dict[str, int]) -> tuple[int, Letter] | None:
         """An answer to a letter that is waited for, signed by whom it was sent to; whatever else comes is dropped."""
@@ -137,8 +155,3 @@ class _Wait:
         if self._enough is not None and spent > self._enough + max(self._patience.grace, self._enough):
             return True
         return spent > self._patience.stage
-
-
-def _models(head: dict[str, Any]) -> int:
-    """How many of a letter's pieces are the model and what belongs to it: counted apart, as in simulation."""
-    return sum(isinstance(item, list) for item in head.get("broadcast", []))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hush.errors import HushError
+from hush.federation import places
 from hush.secagg.identity import SIGNATURE_BYTES, Identity, is_signed
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ _MAGIC = b"hush letter 1\n"
 MOST_HEAD = 1 << 20
 """Bytes of the JSON."""
 MOST_PIECES = 4096
+_PLACES = "places"
 _DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "int64", "int32", "uint8", "bool")}
 
 
@@ -111,12 +113,17 @@ def claimed_key(letter: bytes) -> bytes:
 # -- what a round tells, as pieces -------------------------------------------------------------------------------------------------
 
 
-def pack(values: Sequence[Any]) -> tuple[list[Any], list[bytes]]:
-    """Tensors, numbers and nothing, as JSON and bytes; `unpack` is the inverse."""
+def pack(values: Sequence[Any], dim: int = 0) -> tuple[list[Any], list[bytes]]:
+    """Tensors, numbers and nothing, as JSON and bytes; `unpack` is the inverse. Ascending places of coordinates below `dim`, masks
+    above all, take a few bits each."""
     told: list[Any] = []
     pieces: list[bytes] = []
     for value in values:
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and places.are_places(value, dim):
+            end, piece = places.write(value)
+            told.append([_PLACES, [len(value), end]])
+            pieces.append(piece)
+        elif isinstance(value, Tensor):
             held = value.detach().cpu().contiguous()
             told.append([str(held.dtype).removeprefix("torch."), list(held.shape)])
             pieces.append(held.view(-1).view(torch.uint8).numpy().tobytes())
@@ -127,7 +134,7 @@ def pack(values: Sequence[Any]) -> tuple[list[Any], list[bytes]]:
     return told, pieces
 
 
-def unpack(told: Any, pieces: Sequence[bytes]) -> list[Any]:
+def unpack(told: Any, pieces: Sequence[bytes], dim: int = 0) -> list[Any]:
     """What `pack` made bytes of, and nothing else."""
     values: list[Any] = []
     left = list(pieces)
@@ -138,7 +145,12 @@ def unpack(told: Any, pieces: Sequence[bytes]) -> list[Any]:
             values.append(item)
             continue
         try:
-            dtype, shape, raw = _DTYPES[item[0]], tuple(item[1]), left.pop(0)
+            kind, shape, raw = item[0], tuple(item[1]), left.pop(0)
+            if kind == _PLACES:
+                count, end = shape
+                values.append(places.read(raw, count, end, dim))
+                continue
+            dtype = _DTYPES[kind]
             flat = torch.from_numpy(np.frombuffer(bytearray(raw), dtype=np.uint8))
             values.append(flat.view(dtype).reshape(shape))
         except (KeyError, IndexError, TypeError, ValueError, RuntimeError):

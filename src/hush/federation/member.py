@@ -25,6 +25,7 @@ from hush.federation.data import FEW, Held, stand_in_task, task_of
 from hush.federation.diary import Before, Diary
 from hush.federation.folders import ClientFolder
 from hush.federation.letters import BadLetter, Letter
+from hush.federation.models import HeldModel, Lacking
 from hush.federation.proposal import Agreement, Proposal, agree
 from hush.federation.statement import can_be_told
 from hush.privacy.guarantee import Unit
@@ -45,6 +46,7 @@ class Joined:
 
     client: Client
     adds: Contributor
+    model: HeldModel
 
     @property
     def told(self) -> Agreement:
@@ -148,7 +150,8 @@ class Member:
     def _join(self, adds: Contributor) -> Joined:
         told = adds.told
         next_round, opened = self._diary.standing(told)
-        return Joined(Client(self._identity, told.proposal.members.roster, told.terms, next_round, opened), adds)
+        client = Client(self._identity, told.proposal.members.roster, told.terms, next_round, opened)
+        return Joined(client, adds, HeldModel(adds.data.learner.dim, len(told.method.pipeline.parts)))
 
     def _placed(self, told: Agreement, number: int, held: Held) -> Contributor:
         """Model and examples. A server must learn neither from a yes or no nor from a clock what the rows say, so a client whose
@@ -193,14 +196,13 @@ class Member:
         joined = self._joined
         if joined is None or joined.told.proposal.digest.hex() != letter.text("run"):
             raise Refused("This client has not agreed to this run, or was started again since: propose it anew.")
-        held = letter.head.get("broadcast") or []
-        if not isinstance(held, list):
-            raise BadLetter("A letter does not say what its pieces are.")
-        tensors = sum(isinstance(item, list) for item in held)
-        values = letters.unpack(held, letter.pieces[:tensors])
+        try:
+            values, taken = joined.model.receive(letter.head, letter.pieces)
+        except Lacking:  # nothing else of the letter was looked at: the server sends it once more, with the whole model
+            return self._write(letter, {"kind": "lacking"})
         answers, why = [], []
         before = joined.client.opened
-        for message in letter.pieces[tensors:]:
+        for message in letter.pieces[taken:]:
             try:
                 answers.append(joined.client.answer(message, lambda: self._trained(joined, letter, values)))
                 why.append("")

@@ -22,10 +22,11 @@ from hush.engines.federation import Remote
 from hush.engines.run import Run, Snapshot
 from hush.engines.rundir import RunDir
 from hush.engines.summing import Summed
+from hush.engines.traffic import told
 from hush.errors import HushError
-from hush.federation import letters
-from hush.federation.asking import Carrier, Correspondence, Patience
+from hush.federation.asking import Carrier, Correspondence, Draft, Patience
 from hush.federation.letters import Letter
+from hush.federation.models import Broadcast, SentModels
 from hush.federation.proposal import Proposal
 from hush.federation.signatures import Book
 from hush.federation.standing import Attendance, Unreachable
@@ -39,8 +40,8 @@ class Overtaken(HushError):
     """This copy of a server is not the one that went on."""
 
 
-_Part = tuple[list[bytes], tuple[list[Any], list[bytes]] | None]
-"""Messages of the secure sum to one client, and the model, where it trains."""
+_Part = tuple[list[bytes], bool]
+"""Messages of the secure sum to one client, and whether it trains, for which it gets the model."""
 
 
 @dataclass
@@ -69,6 +70,7 @@ class RemoteFederation(Remote):
         self._waited: dict[str, float] = {}
         self._lost: list[set[int]] = []
         """Of the last rounds that were paid for and not opened: who is suspected in each."""
+        self._models = SentModels()
         self.opened: ServerRound | None = None
         """The last round of the secure sum that was opened."""
         self.attempts = 0
@@ -105,8 +107,8 @@ class RemoteFederation(Remote):
         """One round's sum. A round that breaks off before anything was opened costs nothing, and is tried again."""
         self._refuse_to_lose_more()
         asked, after = _cohorts(run, now, ids)
-        sent, received, broken = self._post.sent, self._post.received, 0
-        broadcast = letters.pack([now.params, *public])
+        up, down, broken = self._post.up, self._post.down, 0
+        self._models.take(now.params, public, run.method.pipeline.broadcast(run.data.learner.dim))
         self.attendance.go_on_from(now.begun)
         self._waited = {}
         while True:
@@ -115,7 +117,7 @@ class RemoteFederation(Remote):
             if run.privacy.plan is not None:
                 self._refuse_to_forget(asked, now.charges)
             try:
-                total, charges, why = self._attempt(rnd.index, asked, after, broadcast, lambda: pay(None))
+                total, charges, why = self._attempt(rnd.index, asked, after, lambda: pay(None))
             except Aborted as reason:
                 broken += 1
                 if broken >= self.patience.tries:
@@ -126,16 +128,16 @@ class RemoteFederation(Remote):
             if total is not None:
                 self._lost = []
             summed = None if total is None else torch.from_numpy(total).to(now.params.device)
-            sent, received = self._post.sent - sent, self._post.received - received
+            up, down = self._post.up - up, self._post.down - down
             waited = {what: round(seconds, 3) for what, seconds in self._waited.items()}
-            return Summed(summed, charges, False, why, sent, received, broken, self.attendance.next_round, waited)
+            begun, traffic = self.attendance.next_round, told(up, down)
+            return Summed(summed, charges, False, why, up.counted, down.counted, broken, begun, waited, traffic)
 
     def _attempt(
         self,
         index: int,
         asked: tuple[int, ...],
         after: tuple[int, ...] | None,
-        broadcast: tuple[list[Any], list[bytes]],
         pay: Callable[[], int],
     ) -> tuple[Any, int, str]:
         """The sum, what was charged, and why there is none where it could not be opened; `Aborted` where nothing was charged."""
@@ -143,7 +145,7 @@ class RemoteFederation(Remote):
         deliveries, charges = current.advance(), None
         if current.session.opens_without_one:  # to clients a vector counts when it leaves: so it does here
             charges = pay()
-        self._deliver(index, current, deliveries, after, broadcast)
+        self._deliver(index, current, deliveries, after)
         try:
             openings = current.advance()
         except Aborted as reason:
@@ -205,17 +207,16 @@ class RemoteFederation(Remote):
         current: ServerRound,
         deliveries: Mapping[int, bytes],
         after: tuple[int, ...] | None,
-        broadcast: tuple[list[Any], list[bytes]],
     ) -> None:
         """The model and the deliveries, which masked vectors answer; and the invitations to the next round."""
         rounds = [current]
-        parts: dict[int, _Part] = {number: ([letter], broadcast) for number, letter in deliveries.items()}
+        parts: dict[int, _Part] = {number: ([letter], True) for number, letter in deliveries.items()}
         if after is not None and (following := self._opened_ahead(after)) is not None:
             self._ahead = _Ahead(after, following)
             rounds.append(following)
             for number, letter in following.start().items():
-                own, told = parts.get(number, ([], None))
-                parts[number] = ([*own, letter], told)
+                own, trains = parts.get(number, ([], False))
+                parts[number] = ([*own, letter], trains)
         self._trip(parts, rounds, index)
 
     def _open(self, asked: Iterable[int]) -> ServerRound:
@@ -232,23 +233,34 @@ class RemoteFederation(Remote):
 
     def _trip(self, parts: Mapping[int, _Part], rounds: list[ServerRound], index: int) -> None:
         """Letters of the secure sum to some clients, each with the model or without; their answers go where they belong."""
-        out: dict[int, tuple[dict[str, Any], list[bytes]]] = {}
-        for number, (messages, broadcast) in parts.items():
-            told, pieces = broadcast if broadcast is not None else ([], [])
-            head: dict[str, Any] = {"kind": "round", "index": index, "broadcast": told}
-            if self.attendance.needs_keys(number):
-                head["keys_from"] = self.attendance.next_round
-            out[number] = head, [*pieces, *messages]
-        waited = {number for number, (_, broadcast) in parts.items() if broadcast is not None} or set(parts)
+        waited = {number for number, (_, trains) in parts.items() if trains} or set(parts)
         fewest = min(self.terms.fewest(len(rounds[0].session.cohort)), len(waited))
+        answers: dict[int, Letter] = {}
 
         def enough(answered: set[int]) -> bool:
-            return len(answered & waited) >= fewest
+            return len((answered | answers.keys()) & waited) >= fewest
 
         with self._waiting(rounds[0].stage.name.lower()):
-            answers = self.attendance.ask(out, enough)
+            answers = self.attendance.ask(self._drafts(parts, index), enough)
+            if lacking := [number for number, answer in answers.items() if answer.head.get("kind") == "lacking"]:
+                again = {number: parts[number] for number in lacking}
+                for number in lacking:  # it has answered nothing else: the same letter, with the whole model
+                    del answers[number]
+                answers |= self.attendance.ask(self._drafts(again, index), enough)
         for number, answer in answers.items():
             self._take(number, answer, rounds)
+            if parts[number][1] and answer.head.get("kind") == "answers":
+                self._models.answered(number)
+
+    def _drafts(self, parts: Mapping[int, _Part], index: int) -> dict[int, Draft]:
+        out = {}
+        for number, (messages, trains) in parts.items():
+            model = self._models.broadcast(number) if trains else Broadcast({}, [], 0)
+            head = {"kind": "round", "index": index} | model.head
+            if self.attendance.needs_keys(number):
+                head["keys_from"] = self.attendance.next_round
+            out[number] = Draft(head, [*model.pieces, *messages], model.counted + sum(map(len, messages)))
+        return out
 
     @contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
@@ -274,7 +286,7 @@ class RemoteFederation(Remote):
 
 def _alone(out: Mapping[int, bytes]) -> dict[int, _Part]:
     """Letters without the model."""
-    return {number: ([letter], None) for number, letter in out.items()}
+    return {number: ([letter], False) for number, letter in out.items()}
 
 
 def _refused_by_all(rounds: list[ServerRound], number: int, message: bytes) -> BadMessage | None:

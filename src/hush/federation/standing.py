@@ -9,7 +9,7 @@ from typing import Any
 
 from hush.errors import HushError
 from hush.federation import letters
-from hush.federation.asking import POLL, Correspondence, Out
+from hush.federation.asking import Correspondence, Draft, Out
 from hush.federation.letters import Letter
 from hush.federation.member import KEYS_AHEAD
 from hush.federation.signatures import Book
@@ -139,7 +139,7 @@ class Attendance:
                 self._tell(f"waiting for {len(missing)} of {len(wanted)} clients: {names}")
             if time.monotonic() - since > self._post.patience.absent:
                 raise self._gave_up(missing, names)
-            self._post.carrier.receive(POLL)
+            self._post.came()
 
     def _enough(self, wanted: set[int]) -> bool:
         missing = self._missing(wanted)
@@ -190,7 +190,7 @@ class Attendance:
         for number in due:
             self._clients[number].asked_again = time.monotonic()
         text = self._post.proposal.to_json().encode()
-        out: Out = {number: ({"kind": "propose", "round": self.next_round}, [text]) for number in due}
+        out: Out = {number: Draft({"kind": "propose", "round": self.next_round}, [text]) for number in due}
         for number, answer in self.ask(out, lambda answered: True).items():
             if answer.head.get("kind") == "yes" and answer.pieces:
                 self._said_yes(number, answer)
@@ -238,14 +238,14 @@ class Attendance:
             elif not wait:
                 break
             if left:
-                self._post.carrier.receive(POLL)
+                self._post.came()
         if signed := book.signed.keys() & self._post.reachable():
             self._say_over(signed, book)
         self.show()
 
     def _say_over(self, numbers: set[int], book: Book) -> set[int]:
         """Who answered. What they signed is on disk then."""
-        out: Out = {n: ({"kind": "over", "released": book.told, "kept": book.sha256(n)}, []) for n in numbers}
+        out: Out = {n: Draft({"kind": "over", "released": book.told, "kept": book.sha256(n)}, []) for n in numbers}
         before, heard = len(book.signed), set[int]()
         patient = not numbers <= book.signed.keys()  # who signed may be gone by the time that it hears
         for number, answer in self._post.ask(out, lambda answered: bool(answered) or not patient, _FAREWELL).items():

@@ -45,5 +45,8 @@ class OwnRandK(Share):
     def wire(self, incoming: Wire) -> Wire:
         return replace(incoming, entries=self.kept(incoming.entries), opened=incoming.entries)
 
+    def answer(self, dim: int) -> None:
+        """Each client's coordinates are others."""
+
     def bound(self, incoming: Bound) -> Bound:
         return incoming  # fewer entries are never longer

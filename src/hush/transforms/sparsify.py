@@ -21,6 +21,11 @@ def kept(ratio: float, dim: int) -> int:
     return max(1, round(ratio * dim))
 
 
+def mask_bits(count: int, dim: int) -> int:
+    """Which `count` of `dim` coordinates: the shorter of a bitmap and a list of indices."""
+    return min(dim, count * max(1, math.ceil(math.log2(dim))))
+
+
 @dataclass(frozen=True)
 class Share(Transform):
     """k = ratio * d coordinates are sent, whoever chooses them."""
@@ -35,6 +40,10 @@ class Share(Transform):
 
     def wire(self, incoming: Wire) -> Wire:
         return replace(incoming, entries=self.kept(incoming.entries))
+
+    def answer(self, dim: int) -> int | None:
+        """k values and their places."""
+        return 32 * self.kept(dim) + mask_bits(self.kept(dim), dim)
 
 
 @dataclass(frozen=True)
@@ -80,8 +89,7 @@ class ToldMask(Share):
         return chosen
 
     def broadcast(self, dim: int) -> int:
-        """The shorter of a bitmap and a list of indices."""
-        return min(dim, self.kept(dim) * max(1, math.ceil(math.log2(dim))))
+        return mask_bits(self.kept(dim), dim)
 
     def bound(self, incoming: Bound) -> Bound:
         return incoming

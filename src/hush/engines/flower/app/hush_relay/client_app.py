@@ -4,11 +4,11 @@ import os
 import socket
 import time
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from hush_relay import frames
+from hush_relay.wrapping import unwrap, wrap
 
 app = ClientApp()
 
@@ -16,7 +16,7 @@ app = ClientApp()
 @app.query()
 def relay(message: Message, context: Context) -> Message:
     """One bundle there and back. Whatever is wrong with it is for the two ends to say."""
-    bundle = message.content["letters"]["bundle"].numpy().tobytes()
+    bundle = unwrap(message.content)
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(str(context.node_config["hush-socket"]))
         frames.send(link, {}, bundle)
@@ -27,5 +27,4 @@ def relay(message: Message, context: Context) -> Message:
         if os.getppid() != parent:  # Flower's processes are gone as well: there is nobody to tell
             os._exit(1)
         raise ConnectionError("hush client is gone")
-    raw = np.frombuffer(answer[1] or b"\0", dtype=np.uint8)
-    return Message(RecordDict({"letters": ArrayRecord({"bundle": Array(raw)})}), reply_to=message)
+    return Message(wrap(answer[1]), reply_to=message)

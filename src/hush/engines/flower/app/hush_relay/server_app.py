@@ -5,11 +5,11 @@ import select
 import socket
 import time
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from hush_relay import frames
+from hush_relay.wrapping import unwrap, wrap
 
 app = ServerApp()
 
@@ -32,9 +32,7 @@ def relay(grid: Grid, context: Context) -> None:
                 if frame is None:  # whoever it relayed for is gone, and with it all that Flower would report to
                     os._exit(0)
                 head, bundle = frame
-                raw = np.frombuffer(bundle, dtype=np.uint8)
-                content = RecordDict({"letters": ArrayRecord({"bundle": Array(raw)})})
-                message = Message(content, dst_node_id=head["node"], message_type="query", ttl=float(head["ttl"]))
+                message = Message(wrap(bundle), dst_node_id=head["node"], message_type="query", ttl=float(head["ttl"]))
                 pushed = list(grid.push_messages([message]))
                 if pushed and pushed[0] is not None:
                     waiting[pushed[0]] = (head["id"], time.monotonic() + float(head["ttl"]))
@@ -48,5 +46,5 @@ def relay(grid: Grid, context: Context) -> None:
                 if answer.has_error():
                     frames.send(link, {"id": number, "error": str(answer.error.reason)[:500]})
                 else:
-                    frames.send(link, {"id": number}, answer.content["letters"]["bundle"].numpy().tobytes())
+                    frames.send(link, {"id": number}, unwrap(answer.content))
             waiting = {name: held for name, held in waiting.items() if held[1] > time.monotonic()}
