@@ -217,8 +217,9 @@ class RemoteFederation(Remote):
         def enough(answered: set[int]) -> bool:
             return len(answered & waited) >= fewest
 
-        with self._waiting(rounds[0].stage.name.lower()):
-            answers = self.attendance.ask(out, enough)
+        trip = rounds[0].stage.name.lower()
+        with self._waiting(trip):
+            answers = self.attendance.ask(out, enough, trip)
         for number, answer in answers.items():
             self._take(number, answer, rounds)
 

@@ -77,11 +77,11 @@ class Attendance:
         """Rounds before this one were begun already, by a server that died."""
         self._server.next_round = max(self._server.next_round, round)
 
-    def ask(self, out: Out, enough: Callable[[set[int]], bool]) -> dict[int, Letter]:
+    def ask(self, out: Out, enough: Callable[[set[int]], bool], trip: str) -> dict[int, Letter]:
         """Letters and answers; whoever is asked must answer to count as there."""
         for number in out:
             self._clients[number].fresh = False
-        return self._post.ask(out, enough)
+        return self._post.ask(out, enough, trip)
 
     # -- what answers tell ---------------------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Attendance:
             self._clients[number].asked_again = time.monotonic()
         text = self._post.proposal.to_json().encode()
         out: Out = {number: ({"kind": "propose", "round": self.next_round}, [text]) for number in due}
-        for number, answer in self.ask(out, lambda answered: True).items():
+        for number, answer in self.ask(out, lambda answered: True, "proposal").items():
             if answer.head.get("kind") == "yes" and answer.pieces:
                 self._said_yes(number, answer)
             elif answer.head.get("kind") in ("no", "refused"):
@@ -211,7 +211,7 @@ class Attendance:
         there = self._post.reachable()
         out: Out = {n: ({"kind": "over"}, []) for n, state in enumerate(self._clients) if state.agreed and n in there}
         if out:
-            for number in self.ask(out, lambda answered: True):
+            for number in self.ask(out, lambda answered: True, "end"):
                 self._clients[number].done = True
         self.show()
 
