@@ -1,7 +1,7 @@
 """`hush server` and `hush client` as they are typed, without Flower: letters go over Unix sockets, so that a start takes moments.
 
 Every process is forked from one that has everything loaded, and can be killed like any other. The server writes down which sum it
-is about to open before it opens it, in a file that nothing of Hush's reads.
+opened before it makes anything of it, in a file that nothing of Hush's reads.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _begin(log: Path, around: dict[str, str]) -> None:
 
 
 def _write_down_what_is_opened(log: Path) -> None:
-    """Before it is: number of the sum, round of the training, and whose vectors it holds."""
+    """Before anything is made of it: number of the sum, round of the training, and whose vectors it holds."""
     index = -1
     attempt, right = RemoteFederation._attempt, ServerRound._open
 
@@ -130,11 +130,11 @@ def _write_down_what_is_opened(log: Path) -> None:
         return attempt(self, of, *rest)
 
     def opened(self: ServerRound) -> None:
+        right(self)
         line = json.dumps({"sum": self.session.round, "index": index, "members": sorted(self._came)}) + "\n"
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(file, line.encode())
         os.close(file)
-        right(self)
 
     RemoteFederation._attempt, ServerRound._open = attempted, opened  # type: ignore[method-assign]
 

@@ -38,8 +38,12 @@ from hush.secagg import Terms
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CLIENTS, ROUNDS, LONG = 5, 10, 120
+PAID, SEEDED = 70, 30
+"""Kills in each of two tests: two hundred in all."""
 MEGABYTES = 6.0
 """That a process may grow by in a hundred rounds."""
+GAVE_UP = ("hush: 3 rounds in a row were paid for and have no sum.", "hush: Round ")
+"""How a server's last word begins where it stops with a reason."""
 LIMITS = {"deadline": 30.0, "patience": 120.0}
 
 
@@ -176,7 +180,7 @@ def over_and_over(
         done += killed_again_and_again(made, chance, min(8, kills - done), lambda made=made: check(made))  # type: ignore[misc]
         runs, whole = runs + 1, whole + made.has("result.json")
         # clients are in no more sums than they agreed to, and each that a killed server opened and forgot is one
-        assert made.has("result.json") or "no more than" in made.said or "agreed on" in made.said, made.said
+        assert made.has("result.json") or made.said.startswith(GAVE_UP), made.said
         each(made)
         made.end()
         print(f"{made.place.name}: {done} kills by now; {made.said}", flush=True)
@@ -191,7 +195,7 @@ def certified(made: Federation) -> None:
 
 @pytest.mark.parametrize("tolerate", [0.0, 0.2])
 def test_what_is_opened_was_paid_for_whoever_is_killed_whenever(tolerate: float, federation: MakeFederation) -> None:
-    over_and_over(federation, f"paid-{tolerate}-", 70, certified, Federation.check_books, tolerate=tolerate)
+    over_and_over(federation, f"paid-{tolerate}-", PAID, certified, Federation.check_books, tolerate=tolerate)
 
 
 def test_memory_of_server_and_clients_is_flat_over_rounds(federation: MakeFederation) -> None:
@@ -261,4 +265,6 @@ def the_model_of_its_sums(made: Federation) -> None:
 
 @pytest.mark.parametrize("tolerate", [0.0, 0.2])
 def test_seeded_runs_have_the_model_of_their_sums_whoever_is_killed_whenever(tolerate: float, federation: MakeFederation) -> None:
-    over_and_over(federation, f"seeded-{tolerate}-", 30, the_model_of_its_sums, lambda made: None, tolerate=tolerate, noise_seed=7)
+    over_and_over(
+        federation, f"seeded-{tolerate}-", SEEDED, the_model_of_its_sums, lambda made: None, tolerate=tolerate, noise_seed=7
+    )

@@ -89,6 +89,10 @@ class Correspondence:
         self._pace.end(self.reachable() & set(waiting.values()))
         return answers
 
+    def listen(self) -> None:
+        """A moment in which nothing is asked: what comes is too late for its trip, and tells how long it takes."""
+        self._receive({}, {})
+
     def _send(self, out: Out) -> dict[str, int]:
         """Sign and send; the clients that are waited for, by the names of their letters."""
         run = self.proposal.digest.hex()

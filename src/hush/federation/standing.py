@@ -9,7 +9,7 @@ from typing import Any
 
 from hush.errors import HushError
 from hush.federation import letters
-from hush.federation.asking import POLL, Correspondence, Out
+from hush.federation.asking import Correspondence, Out
 from hush.federation.letters import Letter
 from hush.federation.member import KEYS_AHEAD
 from hush.secagg import BadMessage, Server
@@ -127,7 +127,7 @@ class Attendance:
                 self._tell(f"waiting for {len(missing)} of {len(wanted)} clients: {names}")
             if time.monotonic() - since > self._post.patience.absent:
                 raise self._gave_up(missing, names)
-            self._post.carrier.receive(POLL)
+            self._post.listen()
 
     def _enough(self, wanted: set[int]) -> bool:
         missing = self._missing(wanted)
