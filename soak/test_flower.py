@@ -68,7 +68,7 @@ def test_every_round_is_exact_or_breaks_off(tmp_path: Path, monkeypatch: pytest.
         finally:
             for process in started:
                 process.terminate()
-                process.wait(30)
+                process.wait(120)
     broken = [line for line in told if "breaks off" in line]
     lost = [record["broke_off"] for record in result.history if "broke_off" in record]
     print(f"{len(checked)} sums, of {min(checked)} to {max(checked)} clients;")

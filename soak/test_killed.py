@@ -146,7 +146,7 @@ def killed_again_and_again(made: Federation, chance: random.Random, kills: int, 
     everybody: list[int | str] = ["server", *range(CLIENTS)]
     for who in everybody:
         made.start(who)
-    limit = time.monotonic() + 900
+    limit = time.monotonic() + 3600
     while done < kills and made.processes["server"].is_alive():
         until, victim = made.steps() + chance.randrange(3), chance.choice(["server", *everybody])
         while made.steps() < until and made.processes["server"].is_alive():
@@ -202,7 +202,7 @@ def test_memory_of_server_and_clients_is_flat_over_rounds(federation: MakeFedera
     made, memory, seen = federation("long", rounds=LONG), Memory(), 0
     for who in ("server", *range(CLIENTS)):
         made.start(who)
-    limit = time.monotonic() + 1800
+    limit = time.monotonic() + 3600
     while made.processes["server"].is_alive():
         assert time.monotonic() < limit, "it goes on and on"
         if (rounds := len(_lines(made.run / "rounds.jsonl"))) >= seen + 10 and rounds < LONG:
