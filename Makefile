@@ -31,7 +31,7 @@ test-torch:
 	.venv-$(TORCH)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	.venv-$(TORCH)/bin/python -m pytest -n 2
 
-# what takes too long for every change: fifty runs killed at random, on one ledger
+# what takes too long for every change: runs and federations killed at random, fifty clients over Flower, bad networks (as root)
 soak: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 -rP soak
 

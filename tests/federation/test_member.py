@@ -365,7 +365,7 @@ def test_a_silent_client_sends_what_one_without_data_sends(world: MakeWorld) -> 
 class Watch:
     """The steps of the training that client 0 of a world makes in the first round, by the width of each, and its vector."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: int | None = None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: int | None = None, nan_at: int | None = None) -> None:
         self._steps: list[int] = []
         self._heard: dict[str, tuple[np.ndarray, list[int]]] = {}
         right, trained = FlatModel.gradients, Member._trained
@@ -374,7 +374,8 @@ class Watch:
             self._steps.append(x.shape[1])
             if len(self._steps) == fails_at:
                 raise RuntimeError("the row of Mrs Miller")
-            return right(learner, params, x, *more)
+            gradients, losses = right(learner, params, x, *more)
+            return (gradients * float("nan") if len(self._steps) == nan_at else gradients), losses
 
         def vector(member: Member, *given: Any) -> np.ndarray:
             self._steps.clear()
@@ -416,10 +417,12 @@ def spoil(made: World, how: str) -> None:
         held["y"] = torch.rand(rows)
     elif how == "shape":
         held["x"] = torch.zeros(rows, 1, 4, 4)
+    elif how == "nan":
+        held["x"] = torch.full_like(held["x"], float("nan"))
     save_file(held, made.data(0))
 
 
-@pytest.mark.parametrize("how", ["labels", "kind", "shape"])
+@pytest.mark.parametrize("how", ["labels", "kind", "shape", "nan"])
 def test_a_client_whose_rows_do_not_fit_works_as_long_as_any_other(
     how: str, world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,6 +439,15 @@ def test_a_client_whose_rows_do_not_fit_works_as_long_as_any_other(
     assert len(taken) > 2
     assert np.array_equal(sent, noise_of(bad))
     assert not np.array_equal(spoken, noise_of(good))
+
+
+def test_a_training_that_gives_nan_sends_noise_and_its_owner_is_told(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(monkeypatch, nan_at=1)
+    made = world(noise_seed=1, rounds=1)
+    sent, worked = watch.of(made)
+    assert len(worked) == 2, "as long as any other"
+    assert np.array_equal(sent, noise_of(made))
+    assert sum("TRAINING GAVE NaN" in line for line in made.heard) == made.clients, "each to its owner"
 
 
 @pytest.mark.parametrize("at", [1, 2, 4])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from hush.engines.traffic import Traffic
@@ -57,7 +57,7 @@ class Patience:
     stage: float = 600.0
     """For the answers of one trip: the longest that a client may train."""
     grace: float = 10.0
-    """For stragglers, once enough have answered; or as long as these took, if that is more."""
+    """For stragglers, once enough have answered, and more for some (`Pace`)."""
     absent: float = 900.0
     """For clients to come back, before the run stops where it is."""
     tries: int = 20
@@ -78,6 +78,7 @@ class Correspondence:
     def __post_init__(self) -> None:
         self._keys = self.proposal.members.roster.clients
         self._numbers = self.proposal.members.roster.numbers
+        self._pace = Pace(self.patience)
         self.up, self.down = Traffic(), Traffic()
         """What clients sent, and what they were sent."""
 
@@ -86,16 +87,23 @@ class Correspondence:
         there = self.carrier.reachable()
         return {number for number, key in enumerate(self._keys) if key in there}
 
-    def ask(self, out: Out, enough: Callable[[set[int]], bool], stage: float | None = None) -> dict[int, Letter]:
-        """Letters to clients, and their answers: all of them, or those that came in time."""
+    def ask(self, out: Out, enough: Callable[[set[int]], bool], trip: str, stage: float | None = None) -> dict[int, Letter]:
+        """Letters to clients, and their answers: all of them, or those that came in time. `trip` is what is asked for: what one of
+        a kind took says how long the next may take; `stage` is the longest, where that is less than ever."""
         waiting = self._send(out)
         answers: dict[int, Letter] = {}
-        wait = _Wait(self.patience if stage is None else replace(self.patience, stage=min(stage, self.patience.stage)))
+        self._pace.begin(trip, waiting, stage)
         while waiting:
             self._receive(waiting, answers)
-            if wait.is_over(enough(set(answers))) or not self.reachable() & set(waiting.values()):
+            late = self._pace.late(set(waiting.values()), enough(set(answers)))
+            if not self.reachable() & set(waiting.values()) - late:
                 break
+        self._pace.end(self.reachable() & set(waiting.values()))
         return answers
+
+    def listen(self) -> None:
+        """A moment in which nothing is asked: what comes is too late for its trip, and tells how long it takes."""
+        self._receive({}, {})
 
     def _send(self, out: Out) -> dict[str, int]:
         """Sign and send; the clients that are waited for, by the names of their letters."""
@@ -133,25 +141,64 @@ class Correspondence:
             answer = letters.read(raw, self._keys[number])
         except (BadLetter, KeyError):
             return None
-        if waiting.get(str(answer.head.get("re"))) != number:
+        name = str(answer.head.get("re"))
+        self._pace.answered(number, name)
+        if waiting.get(name) != number:
             return None
-        del waiting[str(answer.head["re"])]
+        del waiting[name]
         return number, answer
 
 
-class _Wait:
-    """How long one trip is waited for."""
+class Pace:
+    """How long each client is waited for, by what it took before: of each kind of trip the last one, by the server's own clock.
+
+    Before enough have answered nobody is late. Then the others have as long again. One that took longer the last time has twice
+    what it took then; one that did not answer at all has no more than the grace, until it answers: be it too late for its round.
+    """
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
-        self._began = time.monotonic()
+        self._took: dict[tuple[str, int], float] = {}
+        """Seconds; nothing yet of who never answered."""
+        self._silent: set[tuple[str, int]] = set()
+        """Who did not answer the last time."""
+        self._sent: dict[str, tuple[str, int, float]] = {}
+        """Letters that may still be answered, this trip's and those of before: of which trip, to whom, and when."""
+        self._trip, self._began, self._stage = "", 0.0, patience.stage
         self._enough: float | None = None
         """When enough had answered, in seconds from the beginning."""
 
-    def is_over(self, enough: bool) -> bool:
+    def begin(self, trip: str, waiting: Mapping[str, int], stage: float | None = None) -> None:
+        self._trip, self._began, self._enough = trip, time.monotonic(), None
+        self._stage = min(self._patience.stage, stage or self._patience.stage)
+        oldest = self._began - self._patience.stage
+        self._sent = {name: told for name, told in self._sent.items() if told[2] > oldest}
+        self._sent |= {name: (trip, number, self._began) for name, number in waiting.items()}
+
+    def answered(self, number: int, name: str) -> None:
+        """This client answered the letter of this name, in time or not."""
+        trip, asked, sent = self._sent.get(name, ("", -1, 0.0))
+        if asked == number:
+            del self._sent[name]
+            self._took[trip, number] = time.monotonic() - sent
+            self._silent.discard((trip, number))
+
+    def late(self, waiting: set[int], enough: bool) -> set[int]:
+        """Those that are waited for no longer."""
         spent = time.monotonic() - self._began
         if enough and self._enough is None:
             self._enough = spent
-        if self._enough is not None and spent > self._enough + max(self._patience.grace, self._enough):
-            return True
-        return spent > self._patience.stage
+        return {number for number in waiting if spent > self._most(number)}
+
+    def end(self, waiting: set[int]) -> None:
+        """The trip is over, and these were there and did not answer."""
+        self._silent |= {(self._trip, number) for number in waiting}
+
+    def _most(self, number: int) -> float:
+        """Seconds from the beginning on."""
+        if self._enough is None:
+            return self._stage
+        most = self._enough + self._patience.grace
+        if (self._trip, number) not in self._silent:
+            most = max(most, 2 * self._enough, 2 * self._took.get((self._trip, number), 0.0))
+        return min(most, self._stage)

@@ -55,7 +55,9 @@ class Contributor:
         public = [value.to(place) if isinstance(value, Tensor) else value for value in public]
         silent = torch.tensor([not self._coin(index) or not self.usable], device=place)
         watched = learner if steps is None else steps.watched(learner)
-        rows, _ = method.contribute(watched, params.to(place), shard, rnd, keys, tuple(public), silent)
+        rows, trained = method.contribute(watched, params.to(place), shard, rnd, keys, tuple(public), silent)
+        if steps is not None:
+            steps.finite = bool(torch.isfinite(trained.updates).all())
         vector: np.ndarray = rows[0].cpu().numpy()
         return vector
 
@@ -80,6 +82,8 @@ class Steps:
 
     def __init__(self) -> None:
         self.taken = self._first = 0
+        self.finite = True
+        """Whether what it came to has neither NaN nor infinity in it."""
 
     def again(self) -> Steps:
         """For the second training: as many of its steps cost nothing as the first one took."""

@@ -63,7 +63,7 @@ class Diary:
 
     def agreed(self, told: Agreement) -> None:
         """This client said yes."""
-        self._runs[told.proposal.digest.hex()] = {
+        entry = {
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             "method": told.run.method,
             "rounds": told.run.rounds,
@@ -73,7 +73,7 @@ class Diary:
             "opened": 0,
             "over": False,
         } | statement.found(told)  # to sign when it is over, be this process there or another one
-        self._write()
+        self._write(self._runs | {told.proposal.digest.hex(): entry})
 
     def before(self, told: Agreement) -> Before:
         """What all other runs that it agreed to cost it at most. Where the diary was lost, the ledger knows what was spent."""
@@ -165,11 +165,12 @@ class Diary:
     def _change(self, digest: bytes, **values: Any) -> None:
         entry = self._runs[digest.hex()]
         if entry | values != entry:
-            entry |= values
-            self._write()
+            self._write(self._runs | {digest.hex(): entry | values})
 
-    def _write(self) -> None:
-        write_text(self._path, json.dumps(self._runs, indent=2) + "\n")
+    def _write(self, runs: dict[str, dict[str, Any]]) -> None:
+        """What cannot be written is not remembered either."""
+        write_text(self._path, json.dumps(runs, indent=2) + "\n")
+        self._runs = runs
 
 
 def _in_ledger(digest: str) -> str:

@@ -236,12 +236,15 @@ class Member:
         after as many steps as ever."""
         index, steps = letter.number("index"), Steps()
         try:
-            return joined.adds.vector(index, values, steps)
+            vector = joined.adds.vector(index, values, steps)
         except Refused:
             raise
         except Exception as error:
             self._say(f"TRAINING FAILED, and only noise is sent: {type(error).__name__}: {error}")
             return joined.adds.silenced().vector(index, values, steps.again())
+        if not steps.finite:
+            self._say("TRAINING GAVE NaN OR INFINITY, which counts as nothing: look for such numbers in the data")
+        return vector
 
     def _end(self, letter: Letter) -> bytes:
         """The run that this client is in, or was in before it was started again, is over: what it signs of it. It may go once the

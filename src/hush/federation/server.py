@@ -240,13 +240,14 @@ class RemoteFederation(Remote):
         def enough(answered: set[int]) -> bool:
             return len((answered | answers.keys()) & waited) >= fewest
 
-        with self._waiting(rounds[0].stage.name.lower()):
-            answers = self.attendance.ask(self._drafts(parts, index), enough)
+        trip = rounds[0].stage.name.lower()
+        with self._waiting(trip):
+            answers = self.attendance.ask(self._drafts(parts, index), enough, trip)
             if lacking := [number for number, answer in answers.items() if answer.head.get("kind") == "lacking"]:
                 again = {number: parts[number] for number in lacking}
                 for number in lacking:  # it has answered nothing else: the same letter, with the whole model
                     del answers[number]
-                answers |= self.attendance.ask(self._drafts(again, index), enough)
+                answers |= self.attendance.ask(self._drafts(again, index), enough, trip)
         for number, answer in answers.items():
             self._take(number, answer, rounds)
             if parts[number][1] and answer.head.get("kind") == "answers":

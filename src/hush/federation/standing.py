@@ -85,11 +85,11 @@ class Attendance:
         """Rounds before this one were begun already, by a server that died."""
         self._server.next_round = max(self._server.next_round, round)
 
-    def ask(self, out: Out, enough: Callable[[set[int]], bool]) -> dict[int, Letter]:
+    def ask(self, out: Out, enough: Callable[[set[int]], bool], trip: str) -> dict[int, Letter]:
         """Letters and answers; whoever is asked must answer to count as there."""
         for number in out:
             self._clients[number].fresh = False
-        return self._post.ask(out, enough)
+        return self._post.ask(out, enough, trip)
 
     # -- what answers tell ---------------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Attendance:
                 self._tell(f"waiting for {len(missing)} of {len(wanted)} clients: {names}")
             if time.monotonic() - since > self._post.patience.absent:
                 raise self._gave_up(missing, names)
-            self._post.came()
+            self._post.listen()
 
     def _enough(self, wanted: set[int]) -> bool:
         missing = self._missing(wanted)
@@ -191,7 +191,7 @@ class Attendance:
             self._clients[number].asked_again = time.monotonic()
         text = self._post.proposal.to_json().encode()
         out: Out = {number: Draft({"kind": "propose", "round": self.next_round}, [text]) for number in due}
-        for number, answer in self.ask(out, lambda answered: True).items():
+        for number, answer in self.ask(out, lambda answered: True, "proposal").items():
             if answer.head.get("kind") == "yes" and answer.pieces:
                 self._said_yes(number, answer)
             elif answer.head.get("kind") in ("no", "refused"):
@@ -238,7 +238,7 @@ class Attendance:
             elif not wait:
                 break
             if left:
-                self._post.came()
+                self._post.listen()
         if signed := book.signed.keys() & self._post.reachable():
             self._say_over(signed, book)
         self.show()
@@ -248,7 +248,7 @@ class Attendance:
         out: Out = {n: Draft({"kind": "over", "released": book.told, "kept": book.sha256(n)}, []) for n in numbers}
         before, heard = len(book.signed), set[int]()
         patient = not numbers <= book.signed.keys()  # who signed may be gone by the time that it hears
-        for number, answer in self._post.ask(out, lambda answered: bool(answered) or not patient, _FAREWELL).items():
+        for number, answer in self._post.ask(out, lambda answered: bool(answered) or not patient, "end", _FAREWELL).items():
             if answer.head.get("kind") != "bye":
                 self._tell(f"{self.name_of(number)} does not sign: {letters.printable(str(answer.head.get('why', ''))[:500])}")
                 continue

@@ -28,13 +28,15 @@ unproved = true  # the data are public
 """
 
 
-def make(place: Path, clients: int, asked: RunConfig, data_dir: Path | None, insecure: bool = False) -> ServerFolder:
-    """A server's folder and `clients` enrolled ones, each with its part of the data set."""
+def make(
+    place: Path, clients: int, asked: RunConfig, data_dir: Path | None, insecure: bool = False, address: str | None = None
+) -> ServerFolder:
+    """A server's folder and `clients` enrolled ones, each with its part of the data set; on this machine, unless it is said."""
     if clients < 3:
         raise UsageError(f"A sum hides its parts from three clients on: {clients} are too few.")
     if asked.data.endswith(".toml"):
         raise UsageError("A trial deals a data set of hush data to its clients; your own tables belong to real ones.")
-    server = ServerFolder.init(place / "server", "trial", f"127.0.0.1:{free_port()}", insecure)
+    server = ServerFolder.init(place / "server", "trial", address or f"127.0.0.1:{free_port()}", insecure)
     dealt = resolve(replace(asked, secure=True, clients=clients, cohort=float(clients), sampling="rotation")).task(data_dir).train
     for number in range(clients):
         own = ClientFolder.enroll(folder_of(place, number), server.path / INVITATION, f"client-{number}")

@@ -125,9 +125,14 @@ class SuperLink:
     def _flwr(self, *arguments: str) -> str:
         """A command of Flower's own."""
         around = process.environment(self._place)
-        done = subprocess.run(
-            ["flwr", *arguments], cwd=self._place, env=around, timeout=_START, capture_output=True, text=True, check=False
-        )
+        try:
+            done = subprocess.run(
+                ["flwr", *arguments], cwd=self._place, env=around, timeout=_START, capture_output=True, text=True, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise HushError(
+                f"flwr {' '.join(arguments[:2])} does not end in {_START:.0f} s: is this machine too busy? Try again."
+            ) from None
         with (self._logs / "flwr.log").open("a") as log:
             log.write(f"$ flwr {' '.join(arguments)}\n{done.stdout}{done.stderr}\n")
         if done.returncode:
