@@ -187,6 +187,14 @@ def test_one_name_of_two_kinds_is_refused() -> None:
         columns.clients({key: np.asarray(value) for key, value in frame.items()})
 
 
+def test_a_day_that_is_missing_is_nobodys_name() -> None:
+    """Rows of several people would be one person otherwise."""
+    columns = hush.Columns("shop", "y", ["x"], person="day")
+    frame = {"shop": ["a", "a"], "day": np.array(["2020-01-01", "NaT"], dtype="datetime64[D]"), "x": [1.0, 2.0], "y": [0, 1]}
+    with pytest.raises(UsageError, match="'day' has no value in 1 rows, first in row 1"):
+        columns.clients({key: np.asarray(value) for key, value in frame.items()})
+
+
 def test_columns_give_the_same_number_to_the_same_person_everywhere() -> None:
     columns = hush.Columns(client="shop", target="y", person="who", features=["x"])
     one = {"shop": ["b", "a", "a"], "who": ["eve", "bob", "eve"], "x": [1.0, 2.0, 3.0], "y": [0, 1, 0]}
