@@ -121,6 +121,7 @@ def set_noise(c: dict[str, Any]) -> None:
         ("certificate.json", lambda c: c.update(cohort=1.0), {"settings", "result"}),
         ("certificate.json", lambda c: c.update(sampling="secret"), {"settings", "result"}),
         ("certificate.json", lambda c: c.update(noise_multiplier=99.0), {"figures", "settings", "result"}),
+        ("certificate.json", lambda c: c.update(epsilon_replaced=0.01), {"figures"}),  # of clients there is none
         ("certificate.json", lambda c: c.update(claimed_epsilon=0.1), {"figures", "settings", "result"}),
         ("certificate.json", lambda c: c.update(rounds_charged=2), {"figures", "result"}),
         ("certificate.json", lambda c: c.update(run_id="0" * 16), {"result"}),

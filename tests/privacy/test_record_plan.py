@@ -70,6 +70,14 @@ def test_the_plan_is_read_from_the_objects_that_run() -> None:
     assert poisson.phases[0].sampling == PoissonSampling(20 / 600, 600, Sampler.OWN)
 
 
+@pytest.mark.parametrize("mask", ["none", "rand-k", "top-k", "saliency", "free"])
+def test_a_mask_from_public_examples_is_said_to_rest_on_them(mask: str) -> None:
+    """Every message shows the mask, whoever's noise is on it: were a protected record among these examples, it would be seen."""
+    plan = plan_of(methods.dp_sgd(noise=3.0, mask=mask), Rotation(10), MNIST, 45)
+    said = any("public examples" in line for line in plan.assumptions)
+    assert (plan.side_data == "public", said) == (mask in ("top-k", "saliency"),) * 2
+
+
 @pytest.mark.parametrize("name", ["fed-spa", "dp-fed", "cpfed", "dp-sgd"])
 @pytest.mark.parametrize("clip_per", ["l2", "coordinate"])
 def test_exact_noise_has_the_same_guarantee_and_says_what_it_rests_on(name: str, clip_per: str) -> None:

@@ -108,6 +108,39 @@ def test_a_description_names_persons_and_how_many_of_their_rows_count(tmp_path: 
     assert hush.load_task(every).train.x.shape[1] == 4  # nor is it one where all other columns are
 
 
+@pytest.mark.parametrize("part", ["test", "validation", "public"])
+def test_whoever_trains_is_not_among_examples_of_nobody(part: str, tmp_path: Path) -> None:
+    """They are used without noise: a mask, or a figure, would show a person whom the certificate calls protected."""
+    with_patients(300, 0).to_csv(tmp_path / "visits.csv", index=False)
+    later = with_patients(40, 1).drop(columns="hospital")
+    later["age"] += 0.001  # other visits, of the same people
+    later.drop(columns="patient_id").to_csv(tmp_path / "nobody.csv", index=False)
+    later.to_csv(tmp_path / "later.csv", index=False)
+    tables = {"test": "nobody.csv", "public": "nobody.csv", part: "later.csv"}
+    said = "\n".join(f'{name} = "{file}"' for name, file in tables.items())
+    path = describe(tmp_path, "visits.csv", f'{said}\nperson = "patient_id"')
+    method = hush.methods.dp_sgd(noise=1.0, mask="top-k")
+    with pytest.raises(UsageError, match=f"Persons who train have rows among the {part} examples"):
+        hush.simulate(method, hush.load_task(path), rounds=1, cohort=2)
+    assert hush.simulate(method, hush.load_task(path), rounds=1, cohort=2, unit="record").epsilon is not None
+    later["patient_id"] = "else " + later["patient_id"]
+    later.to_csv(tmp_path / "later.csv", index=False)
+    assert hush.simulate(method, hush.load_task(path), rounds=1, cohort=2).unit == "person"
+
+
+def test_whoever_trains_is_not_at_a_client_that_was_taken_out(tmp_path: Path) -> None:
+    frame = with_patients(600, 0)
+    frame.to_csv(tmp_path / "visits.csv", index=False)
+    with_patients(40, 1)[["ward", "age", "readmitted"]].to_csv(tmp_path / "later.csv", index=False)
+    path = describe(tmp_path, "visits.csv", 'test = "later.csv"\nperson = "patient_id"')
+    method = hush.methods.dp_sgd(noise=1.0, mask="top-k")
+    assert hush.simulate(method, hush.load_task(path, public=30), rounds=1, cohort=2).unit == "person"
+    frame["patient_id"] = [f"{i % 100}" for i in range(600)]  # whoever comes may come anywhere
+    frame.to_csv(tmp_path / "visits.csv", index=False)
+    with pytest.raises(UsageError, match="Persons who train have rows among the public examples"):
+        hush.simulate(method, hush.load_task(path, public=30), rounds=1, cohort=2)
+
+
 def test_each_client_keeps_whole_persons_to_judge_on(tmp_path: Path) -> None:
     frame = with_patients(600, 0)
     frame.to_parquet(tmp_path / "visits.parquet")
@@ -151,6 +184,14 @@ def test_one_name_of_two_kinds_is_refused() -> None:
     columns = hush.Columns("shop", "y", ["x"], person="who")
     frame = {"shop": ["a", "a"], "who": np.array([1, "1"], dtype=object), "x": [1.0, 2.0], "y": [0, 1]}
     with pytest.raises(UsageError, match="one person might be two persons"):
+        columns.clients({key: np.asarray(value) for key, value in frame.items()})
+
+
+def test_a_day_that_is_missing_is_nobodys_name() -> None:
+    """Rows of several people would be one person otherwise."""
+    columns = hush.Columns("shop", "y", ["x"], person="day")
+    frame = {"shop": ["a", "a"], "day": np.array(["2020-01-01", "NaT"], dtype="datetime64[D]"), "x": [1.0, 2.0], "y": [0, 1]}
+    with pytest.raises(UsageError, match="'day' has no value in 1 rows, first in row 1"):
         columns.clients({key: np.asarray(value) for key, value in frame.items()})
 
 

@@ -14,7 +14,7 @@ from hush.local.dp_sgd import DpSgd
 from hush.privacy import vocabulary as say
 from hush.privacy.bounds import Bit, L2Ball
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.record_plan import EXACT, FAST, has_own_noise, record_plan, refuse_unproved, what_a_record_is
+from hush.privacy.record_plan import EXACT, FAST, PUBLIC_EXAMPLES, has_own_noise, record_plan, refuse_unproved, what_a_record_is
 from hush.privacy.summed_records import SECRET_COINS, local_fix, refuse_unproved_sums, summed_plan
 from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
 from hush.secagg.parameters import SECURITY_BITS, SMALL
@@ -22,7 +22,6 @@ from hush.transforms import BinomialMechanism, Discretize, ExactNoise, Gaussian,
 
 TRUSTED = "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds"
 HIDDEN = "nobody else learns who took part in a round, and the rate or size of cohorts was fixed beforehand"
-PUBLIC_EXAMPLES = "the public examples, which shape what is released, belong to nobody that this statement speaks of"
 SHARES = (
     "every contacted client sends its share of the noise in every round, and the shares of honest clients that answer carry the "
     "noise in full (in this simulation it is drawn once, on the sum)"

@@ -28,6 +28,7 @@ OWN_SECRETS = (
 ROUNDED = (
     "gradients, which are floating-point numbers, are rounded by less than 2^-16 of what a record may add (its noise is exact)"
 )
+PUBLIC_EXAMPLES = "the public examples, which shape what is released, belong to nobody that this statement speaks of"
 PUBLIC_SIZES = "how many {unit}s a client holds, and which rounds it joins, are no secret"
 ONE_ROW = "one row, one record: a person with k rows is covered k times less (person = ... names the column that says whose it is)"
 ONE_PERSON = "a person's rows at a client are one record: they give one gradient, the mean of theirs, clipped once{most}"
@@ -86,6 +87,7 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
     bound, noise = _binomial(method, local, binomial, enrolled.dim) if binomial else _gaussian(local, enrolled.dim)
     most = cohort.most_participations(rounds, enrolled.clients)
     turns, sizes = cohort.turns(enrolled.clients), PUBLIC_SIZES.format(unit=enrolled.record)
+    public = (PUBLIC_EXAMPLES,) if method.pipeline.needs_public else ()
     phase = Phase((Release(bound, noise),), sampling, rounds, local.steps, most, turns, holders=enrolled.holders)
     return Plan(
         phases=(phase,),
@@ -95,7 +97,8 @@ def record_plan(method: Method, cohort: Cohort, enrolled: Enrolled, rounds: int,
         view=View.MESSAGES,
         sampled=enrolled.record,
         noise_per_local_step=True,
-        assumptions=(OWN_SECRETS, sizes, *what_a_record_is(enrolled), *_of_the_noise(local, bool(binomial), enrolled)),
+        side_data=say.SideData.PUBLIC if public else say.SideData.NONE,
+        assumptions=(OWN_SECRETS, sizes, *what_a_record_is(enrolled), *public, *_of_the_noise(local, bool(binomial), enrolled)),
         clients=enrolled.clients,
         cohort=float(cohort.size),
         parameters=enrolled.dim,

@@ -88,6 +88,7 @@ def load_task(
         notes=(f"partition: {split}", *dealt.notes, *note, *told),
         caveats=(*dealt.caveats, *((_PUBLIC_START,) if name == "public" else ())),
         of_clients=dealt.of_clients,
+        of_persons=dealt.of_persons,
         model_name=without_place(model or entry.model),
         drawn=remembered(whole.state_dict()),
         person_rows=entry.person_rows,

@@ -244,9 +244,10 @@ def _is_number(text: str) -> bool:
 
 
 def _refuse_missing(values: NDArray[Any], name: str) -> None:
-    if values.dtype.kind not in "fO" or not len(values):
+    if values.dtype.kind not in "fOMm" or not len(values):
         return
-    each = np.isnan(values) if values.dtype.kind == "f" else np.array([_is_missing(v) for v in values.reshape(-1).tolist()])
+    plain = values.dtype.kind != "O"  # of dates, too, numpy knows which are none
+    each = np.isnan(values) if plain else np.array([_is_missing(v) for v in values.reshape(-1).tolist()])
     missing = each.reshape(len(values), -1).any(1)
     if missing.any():
         rows = f"{int(missing.sum())} rows, first in row {int(missing.argmax())}"

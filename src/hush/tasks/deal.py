@@ -6,8 +6,8 @@ are given by nature, whole clients are taken out, since somebody who trains must
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -35,6 +35,14 @@ class Dealt:
     """What a reader of a certificate must know of who the clients are."""
     of_clients: tuple[str, ...] = ()
     """Which of `validation` and `public` are examples of clients by nature, who were taken out."""
+    persons: Mapping[str, Tensor] = field(default_factory=dict)
+    """Whose the examples are that nobody trains on, where that is known."""
+
+    @property
+    def of_persons(self) -> tuple[str, ...]:
+        """Which of them are of persons who train as well."""
+        train = self.clients.persons
+        return tuple(part for part, whose in self.persons.items() if train is not None and bool(torch.isin(whose, train).any()))
 
 
 def deal(raw: Raw, split: str, clients: int | None, validation: int, public: int, seed: int, evaluation: str) -> Dealt:
@@ -57,7 +65,8 @@ def deal(raw: Raw, split: str, clients: int | None, validation: int, public: int
             "; those that it has by nature are spread over them, and nothing is proved for these" if raw.owner is not None else ""
         )
         dealt = replace(dealt, caveats=(*dealt.caveats, f"the clients are simulated: examples were dealt by '{split}'{spread}"))
-    return replace(dealt, validation=raw.validation or dealt.validation, public=raw.public or dealt.public)
+    persons = {**dealt.persons, **raw.other_persons}
+    return replace(dealt, validation=raw.validation or dealt.validation, public=raw.public or dealt.public, persons=persons)
 
 
 def _invented(raw: Raw, split: str, clients: int | None, validation: int, public: int, seed: int) -> Dealt:
@@ -79,7 +88,7 @@ def _by_nature(raw: Raw, clients: int | None, validation: int, public: int, seed
     owner, rng = raw.owner.numpy(), np.random.default_rng(derive(seed, 12))
     waiting = rng.permutation(np.unique(owner))
     sizes = np.bincount(owner, minlength=int(owner.max()) + 1)
-    notes, gone_in_all = [], 0
+    notes, gone_in_all, whose = [], 0, dict[str, Tensor]()
 
     def whole_clients(wanted: int, what: str) -> Examples | None:
         """`wanted` examples of a few clients (3 in 100, or as many as it takes), who are then out."""
@@ -93,7 +102,9 @@ def _by_nature(raw: Raw, clients: int | None, validation: int, public: int, seed
         if len(rows) < wanted or not len(waiting):
             raise UsageError(f"{wanted:,} {what} examples take every client there is: ask for fewer.")
         notes.append(f"{wanted:,} {what} examples are of {len(gone):,} clients that do not train")
-        return _take(raw.train, torch.from_numpy(np.sort(rng.permutation(rows)[:wanted])))
+        taken = torch.from_numpy(np.sort(rng.permutation(rows)[:wanted]))
+        whose.update({} if raw.persons is None else {what: raw.persons[taken]})
+        return _take(raw.train, taken)
 
     held, shown = whole_clients(validation, "validation"), whole_clients(public, "public")
     left = np.flatnonzero(np.isin(owner, waiting))
@@ -106,11 +117,12 @@ def _by_nature(raw: Raw, clients: int | None, validation: int, public: int, seed
         chosen = np.array([owner[part[0]] for part in rows])
         test = _clients(raw.test, _rows_of(raw.test_owner.numpy(), chosen))
         notes.append("test examples are those of the clients that train: each has its own")
+    elif raw.test_persons is not None:
+        whose["test"] = raw.test_persons
     open_parts = tuple(part for part, examples in (("validation", held), ("public", shown)) if examples is not None)
     caveat = f"{gone_in_all:,} clients were taken out: their examples are used without noise, and nothing is proved for them"
-    return Dealt(
-        _clients(raw.train, rows, raw.persons), test, held, shown, tuple(notes), (caveat,) if open_parts else (), open_parts
-    )
+    caveats = (caveat,) if open_parts else ()
+    return Dealt(_clients(raw.train, rows, raw.persons), test, held, shown, tuple(notes), caveats, open_parts, whose)
 
 
 def _each_its_own(raw: Raw, split: str, clients: int | None, public: int, seed: int) -> Dealt:

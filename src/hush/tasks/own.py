@@ -168,12 +168,12 @@ def _tables(said: Description, folder: Path) -> Raw:
         whose = columns.owners(held, names)[1] if columns.client in column_names(held) else None
         test = shaped(columns.examples(held), said.target, said.classes, "test")
         theirs = columns.persons(held) if columns.person in column_names(held) else None
-
-    def nobodys(name: str | None, part: str) -> Examples | None:
-        return None if name is None else shaped(columns.examples(table(name, folder)), said.target, said.classes, part)
-
-    parts = (nobodys(said.validation, "validation"), nobodys(said.public, "public"))
-    return Raw(learned, test, owner, whose, names, *parts, persons, theirs)
+    frames = {part: table(name, folder) for part in ("validation", "public") if (name := getattr(said, part)) is not None}
+    parts = {part: shaped(columns.examples(frame), said.target, said.classes, part) for part, frame in frames.items()}
+    named = {part: columns.persons(frame) for part, frame in frames.items() if columns.person in column_names(frame)}
+    others = {part: them for part, them in named.items() if them is not None}
+    nobodys = (parts.get("validation"), parts.get("public"))
+    return Raw(learned, test, owner, whose, names, *nobodys, persons, theirs, others)
 
 
 def _columns(said: Description) -> Columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -30,6 +30,8 @@ class Raw:
     persons: Tensor | None = None
     """Of each training example: the person that it is of (`Clients.persons`), where a column says so."""
     test_persons: Tensor | None = None
+    other_persons: Mapping[str, Tensor] = field(default_factory=dict)
+    """The same of `validation` and `public`, where their tables have that column."""
 
 
 Read = Callable[[Mapping[str, Path]], Raw]

@@ -67,6 +67,8 @@ class Task:
     """What a reader of a certificate must know of who the clients are, and where the model's features come from."""
     of_clients: tuple[str, ...] = field(default=())
     """Which of `validation` and `public` are examples of people who do not train: used openly, and protected by nothing."""
+    of_persons: tuple[str, ...] = field(default=())
+    """Which of `test`, `validation` and `public` have rows of persons who train, as far as their tables say whose a row is."""
     person_rows: int = PERSON_ROWS
     """How many rows of a person count at most, where the clients say whose rows they are (`Clients.persons`)."""
     by_person: bool = False
@@ -193,6 +195,11 @@ class Task:
         Some equal rows are chance, in a census of eight categories most. How often one meets a client's row among the others'
         tells how many of the examples of nobody would be met there, too; more than that, by five deviations, were taken.
         """
+        if self.by_person and self.of_persons:
+            raise UsageError(
+                f"Persons who train have rows among the {' and '.join(self.of_persons)} examples, too, which are used without "
+                "noise: take these rows out."
+            )
         parts = self._nobodys(torch.float32)
         if not parts or not len(self.train.x):
             return

@@ -229,7 +229,7 @@ def on_public_examples(task: Task, experiment: Experiment) -> Task:
     parts = [Examples(x[rows], y[rows]) for rows in torch.split(order, [held, held * masked, there - held * (1 + masked)])]
     sizes = torch.full((clients,), each)
     train = Clients(parts[2].x[: clients * each], parts[2].y[: clients * each], sizes)
-    return replace(task, clients=train, validation=parts[0], public=parts[1] if masked else None, of_clients=())
+    return replace(task, clients=train, validation=parts[0], public=parts[1] if masked else None, of_clients=(), of_persons=())
 
 
 def _plain(trial: Trial) -> dict[str, Any]:
