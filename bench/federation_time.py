@@ -25,6 +25,7 @@ from hush.cli.interrupt import on_terminate
 from hush.config import RunConfig
 from hush.engines.flower.superlink import SuperLink
 from hush.engines.flower.supernode import SuperNode
+from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
 from hush.federation import trial
 from hush.federation.consent import Policy
@@ -93,7 +94,7 @@ def measured(place: Path, clients: int, rounds: int, steps: int) -> list[dict[st
             proposal = propose(experiment, task, made.members)
             run, remote = ready(proposal, task, False, lambda told: Watched(made.identity, told, carrier))
             train(run, out=place / "run", on_round=lambda record: ends.append(time.monotonic()))
-            remote.finish()
+            remote.finish(RunDir(place / "run"))
         finally:
             for one in started:
                 one.terminate()

@@ -18,6 +18,7 @@ from wire import CountingProxy, is_tls, streams_of
 
 from hush.config import RunConfig
 from hush.engines.flower.superlink import SuperLink
+from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
 from hush.engines.traffic import Traffic
 from hush.experiment import resolve
@@ -90,7 +91,7 @@ def run_of(asked: RunConfig, tmp_path: Path, insecure: bool, histories: list[Any
         before = proxy.up, proxy.down
         time.sleep(IDLE)
         histories.append((None, proxy.up - before[0], proxy.down - before[1], IDLE))
-        clients.finish()
+        clients.finish(RunDir(place / "run"))
         yield proxy
 
 

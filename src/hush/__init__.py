@@ -40,7 +40,7 @@ _HOMES = {
     "tuning.study": ("tune",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_ROOMS = ("audit", "engines", "local", "methods", "privacy", "secagg", "server", "tasks", "transforms", "tuning")
+_ROOMS = ("audit", "engines", "federation", "local", "methods", "privacy", "secagg", "server", "tasks", "transforms", "tuning")
 
 __all__ = [
     "Bound",

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hush.cli import main
-from hush.cli.console import figures, print_figures
+from hush.cli.console import print_figures
+from hush.report.figures import figures
 from hush.report.tables import comparison
 from hush.secret import Secret
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from hush.cli.client import Consent
+from hush.cli.client import Asked
 from hush.errors import HushError, UsageError
 from hush.federation import letters
 from hush.federation import proposal as proposal_module
@@ -543,9 +543,9 @@ def test_a_policy_that_became_stricter_is_asked_of_a_run_that_goes_on(world: Mak
 def test_a_yes_that_was_typed_is_remembered(world: MakeWorld) -> None:
     made = world()
     made.propose(0)
-    made.restart(0, decide=Consent(None))
+    made.restart(0, decide=Asked())
     assert made.propose(0).head["kind"] == "yes"
-    made.restart(1, decide=Consent(None))
+    made.restart(1, decide=Asked())
     assert made.propose(1).head["kind"] == "later"
 
 
@@ -556,7 +556,7 @@ def test_a_yes_to_two_runs_at_once_is_asked_for_anew_once_the_first_is_agreed_to
     shown: list[str] = []
     monkeypatch.setattr("hush.cli.client.say", shown.append)
     monkeypatch.setattr("typer.prompt", lambda *text, **more: "yes")
-    consent, folder = Consent(None), ClientFolder.enroll(tmp_path / "own", made.server.path / "invitation.json", "own")
+    consent, folder = Asked(), ClientFolder.enroll(tmp_path / "own", made.server.path / "invitation.json", "own")
     cards = (*made.proposal.members.cards[1:], folder.card)
     texts = [
         replace(made.proposal, members=Members(made.proposal.members.server, cards), name=name).to_json().encode()

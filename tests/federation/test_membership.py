@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from hush.certify import verify_run
-from hush.cli.server import _gone_on_with
 from hush.engines.rundir import RunDir
 from hush.errors import DataError, HushError, UsageError
 from hush.federation import folders
@@ -26,6 +25,7 @@ from hush.federation.member import Member
 from hush.federation.members import Card, Former, Members, changes
 from hush.federation.proposal import agree
 from hush.federation.propose import propose, resolved, task_of
+from hush.federation.running import taken_up
 from hush.federation.server import Overtaken
 from hush.privacy.ledger import Ledger
 from hush.privacy.population import Population
@@ -409,7 +409,7 @@ def goes_on(world: World, where: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     machine(monkeypatch, where.parent / f"home-of-{where.name}")
     world.server, world.out_name = ServerFolder.of(where / "server"), str(where / "run")
     told = {"ledger": str(where / "study.sqlite")}
-    world.proposal = _gone_on_with(world.server, RunDir(world.out), None, told).proposal
+    world.proposal = taken_up(world.server, RunDir(world.out), None, told).proposal
     for number in range(4):
         world.restart(number, decide=nobody_asks_twice)
     return world.train(resume=True)
@@ -437,7 +437,7 @@ def test_an_old_copy_goes_on_with_nobody_once_the_new_one_has(
     machine(monkeypatch, tmp_path / "home-of-new")
     moved.server, moved.out_name = ServerFolder.of(tmp_path / "new" / "server"), str(tmp_path / "new" / "run")
     told = {"ledger": str(tmp_path / "new" / "study.sqlite")}
-    moved.proposal = _gone_on_with(moved.server, RunDir(moved.out), None, told).proposal
+    moved.proposal = taken_up(moved.server, RunDir(moved.out), None, told).proposal
     dies_after(moved, 3, resume=True)
     assert [moved.diary(number)[1] for number in range(4)] == [3] * 4
     with pytest.raises(Overtaken, match="more sums of this run than the 2"):
@@ -452,13 +452,10 @@ def test_a_ledger_that_did_not_come_along_is_missed(moved: World, tmp_path: Path
     server, run = ServerFolder.of(tmp_path / "new" / "server"), RunDir(tmp_path / "new" / "run")
     (tmp_path / "old" / "study.sqlite").unlink()
     with pytest.raises(UsageError, match=r"There is no ledger .*study\.sqlite, which this run is charged in: say where"):
-        _gone_on_with(server, run, None, {})
-    assert (
-        _gone_on_with(server, run, None, {"ledger": str(tmp_path / "new" / "study.sqlite")}).proposal.digest
-        == moved.proposal.digest
-    )
+        taken_up(server, run, None, {})
+    assert taken_up(server, run, None, {"ledger": str(tmp_path / "new" / "study.sqlite")}).proposal.digest == moved.proposal.digest
     with pytest.raises(UsageError, match="is not what this run began with"):
-        _gone_on_with(server, run, None, {"data": "mnist"})
+        taken_up(server, run, None, {"data": "mnist"})
 
 
 # -- a client that moves -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import pytest
 
 from hush import certify
 from hush.certify import Check, verify_run
-from hush.cli.runs import write_certificate
 from hush.engines.rundir import RunDir
 from hush.errors import DataError
 from hush.federation import kept, letters, signatures, statement, vouching
@@ -23,6 +22,7 @@ from hush.federation.letters import BadLetter
 from hush.federation.signatures import FILE
 from hush.federation.statement import Signed
 from hush.privacy.ledger import Ledger
+from hush.report.pages import write_certificate
 from hush.secagg.identity import Identity
 from hush.secagg.messages import Kind
 from tests.cli.test_cli import hush as command

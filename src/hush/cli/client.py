@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,6 @@ from hush.errors import UsageError
 
 if TYPE_CHECKING:
     from hush.federation.diary import Before
-    from hush.federation.folders import ClientFolder
     from hush.federation.proposal import Agreement
 
 
@@ -26,16 +26,22 @@ def client(
     policy: Annotated[Path | None, typer.Option("--policy", help="What to agree to unasked: policy.toml [default: ask].")] = None,
     code: Annotated[str | None, typer.Option("--code", help="A method that is not Hush's, as FILE.py:NAME.")] = None,
     relay_user: Annotated[str | None, typer.Option("--relay-user", help="Run Flower as this user, who reads nothing here.")] = None,
+    socket: Annotated[
+        Path | None, typer.Option("--socket", help="Answer a Flower app of your own at this Unix socket; start no SuperNode.")
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when the first run is over.")] = False,
 ) -> None:
     """Take part in a federation with this machine's data. Ctrl-C leaves it; what was agreed to and counted is kept."""
-    from hush.engines.flower.supernode import SuperNode
-    from hush.federation.consent import Policy
+    from hush.engines.flower.process import check_flower, check_relay
+    from hush.engines.flower.supernode import Door, SuperNode
+    from hush.federation.consent import Policy, by_policy
     from hush.federation.data import check_source
     from hush.federation.folders import ClientFolder
     from hush.federation.member import Member
 
     on_terminate()
+    if socket is None:
+        check_flower()
     if len(data) != len(federation):
         raise UsageError(f"{len(federation)} clients and {len(data)} --data: each has its own, in the same order.")
     if policy is None and not sys.stdin.isatty():
@@ -46,56 +52,43 @@ def client(
     for source in data:
         check_source(source)
     if relay_user is not None:
-        _check_relay(relay_user, folders, data)
+        check_relay(relay_user, federation, data)
     locks = [folder.lock() for folder in folders]
-    consent = Consent(Policy.read(policy) if policy is not None else None)
+    asked = Asked()
+    consent = asked if policy is None else by_policy(Policy.read(policy), _say)
     members = []
     for folder, source in zip(folders, data, strict=True):
         name = folder.card.name
         members.append(Member(folder, source, consent, code, lambda line, name=name: _say(name, line)))  # type: ignore[misc]
-    say(f"{', '.join(m.name for m in members)}: connecting to {folders[0].invitation.name} at {folders[0].invitation.address}")
-    with SuperNode(folders[0], members, folders[0].path / "logs", relay_user, lambda line: say(f"{members[0].name}: {line}")):
+    first, names = folders[0], ", ".join(member.name for member in members)
+    if socket is not None:
+        say(f"{names}: waiting for letters of {first.invitation.name} at {socket}")
+        brought: AbstractContextManager[object] = closing(Door(socket, members, relay_user))
+    else:
+        say(f"{names}: connecting to {first.invitation.name} at {first.invitation.address}")
+        brought = SuperNode(first, members, first.path / "logs", relay_user, lambda line: say(f"{members[0].name}: {line}"))
+    with brought:
         while not heard() and not (once and all(member.over.is_set() for member in members)):
-            consent.ask()
+            asked.ask()
             time.sleep(0.2)
     for lock in locks:
         lock.close()
-
-
-def _check_relay(user: str, folders: list[ClientFolder], data: list[str]) -> None:
-    """That Flower runs as this user, who reads neither keys nor rows."""
-    from hush.engines.flower.process import check_user, refuse_readable
-    from hush.federation.data import files_of
-
-    check_user(user)
-    secret = [folder.path / name for folder in folders for name in ("identity.key", "node.key", "diary.json", "ledger.sqlite")]
-    refuse_readable(user, [*secret, *(file for source in data for file in files_of(source))])
 
 
 def _say(name: str, line: str) -> None:
     say(f"{time.strftime('%H:%M:%S')} {name}: {line}")
 
 
-class Consent:
-    """A policy's yes or no; or a person's, who is asked in the terminal while the server waits."""
+class Asked:
+    """A person's yes or no, who is asked in the terminal while the server waits."""
 
-    def __init__(self, policy: object | None) -> None:
-        self._policy = policy
+    def __init__(self) -> None:
         self._open: dict[bytes, tuple[Agreement, int, Before]] = {}
         self._said: dict[bytes, tuple[bool, Before]] = {}
         """What was answered, and what had been agreed to before, as it was shown."""
         self._lock = threading.Lock()
 
     def __call__(self, told: Agreement, number: int, before: Before) -> bool | str | None:
-        from hush.federation.consent import Policy, words
-
-        name = told.proposal.members.names[number]
-        if isinstance(self._policy, Policy):
-            objection = self._policy.objection(told, before)
-            for line in words(told, number, before):
-                _say(name, line)
-            _say(name, f"the policy says no: {objection}" if objection else "the policy says yes")
-            return objection or True
         if before.agreed:  # a yes that was typed holds for the whole run
             return True
         digest = told.proposal.digest + number.to_bytes(4, "big")

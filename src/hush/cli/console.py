@@ -12,8 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from hush.privacy.guarantee import at_least
-
 
 def err() -> Console:
     """Words for people."""
@@ -80,20 +78,3 @@ def round_progress() -> Progress:
         console=err(),
         transient=False,
     )
-
-
-def figures(record: dict[str, Any]) -> str:
-    """The running figures of one round's record."""
-    words = []
-    kinds = [(on, kind) for kind in ("accuracy", "loss") for on in ("test", "validation")]
-    for on, kind in [told for told in kinds if record.get("_".join(told)) is not None][:1]:
-        value = record[f"{on}_{kind}"]
-        words.append(f"{on} {100 * value:.1f}%" if kind == "accuracy" else f"{on} loss {value:.4g}")
-    if record.get("clients_accuracy") is not None:
-        words.append(f"clients {100 * record['clients_accuracy']:.0f}%")
-    if record.get("epsilon") is not None:
-        words.append(f"eps {at_least(record['epsilon'])}")
-    words.append(f"{record['uplink_bytes_per_client'] / 1e6:.3g} MB")
-    if record.get("aborted"):
-        words.append(f"{record['aborted']} rounds broke off")
-    return "  ".join(words)

@@ -185,8 +185,10 @@ def local(
     """A whole federation on this machine, for a trial: keys, TLS, client processes with their part of a data set, and a run."""
     from hush.cli.runs import empty_folder
     from hush.cli.server import serve
+    from hush.engines.flower.process import check_flower
     from hush.federation import trial
 
+    check_flower()
     asked = flags.asked(method)
     place = empty_folder(flags.out, "federation").path.resolve()
     made = trial.make(place, number, asked, flags.data_dir, insecure)

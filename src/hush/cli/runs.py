@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hush.cli.console import figures, print_figures, print_json, round_progress, say
+from hush.cli.console import print_figures, print_json, round_progress, say
 from hush.cli.folders import as_folder, done, kept, new_folder, picture
 from hush.cli.interrupt import stop_if_heard
 from hush.cli.options import RunFlags, takes_flags
@@ -24,6 +24,8 @@ from hush.experiment import Experiment, on_the_same_clients, resolve
 from hush.privacy.guarantee import Unit, at_least
 from hush.privacy.record_plan import ONE_ROW
 from hush.privacy.rules import warnings_of
+from hush.report.figures import figures
+from hush.report.pages import write_pages
 from hush.report.plots import comparison_figure
 from hush.report.seeds import over_seeds
 from hush.report.tables import comparison
@@ -201,22 +203,6 @@ def _complete(folder: RunDir) -> Result:
     if not (folder.has("certificate.html") and folder.has("report.html")):
         write_pages(folder, result)
     return result
-
-
-def write_pages(folder: RunDir, result: Result) -> None:
-    """What people read of a run."""
-    from hush.report.page import run_page
-
-    write_certificate(folder)
-    folder.write_bytes("report.html", run_page(result, folder.read_rounds("diagnostics.jsonl", result.rounds)).encode())
-
-
-def write_certificate(folder: RunDir) -> None:
-    """The certificate as a page, with who signed it where clients are real."""
-    from hush.federation.vouching import signers
-    from hush.report.certificate_page import certificate_page
-
-    folder.write_bytes("certificate.html", certificate_page(folder.read_json("certificate.json"), signers(folder)).encode())
 
 
 def _planned_losses(ready: Run) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,19 @@ class Policy:
             if known is not None and proposed not in known:
                 return f"{what} would be {proposed}, and may be {', '.join(map(str, known)) or 'none'} alone"
         return None
+
+
+def by_policy(policy: Policy, say: Callable[[str, str], None]) -> Callable[[Agreement, int, Before], bool | str]:
+    """A policy's yes, or why not; `say` is told a client's name and a line, of what was proposed and of what it was answered."""
+
+    def decide(told: Agreement, number: int, before: Before) -> bool | str:
+        name, objection = told.proposal.members.names[number], policy.objection(told, before)
+        for line in words(told, number, before):
+            say(name, line)
+        say(name, f"the policy says no: {objection}" if objection else "the policy says yes")
+        return objection or True
+
+    return decide
 
 
 def words(told: Agreement, me: int, before: Before = NOTHING) -> list[str]:

@@ -124,6 +124,7 @@ class Diary:
                     opened, ledger = max(opened, charges), {"charges": charges, "head": own.head}
             signed = statement.sign(identity, name, entry, opened, ledger, told)
             self._change(digest, over=True, signed=signed.to_dict())
+            return signed
         return Signed.of(entry["signed"])
 
     def kept(self, digest: bytes) -> bool:

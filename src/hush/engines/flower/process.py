@@ -95,6 +95,15 @@ def check_user(user: str) -> None:
     _tried(user, "import flwr.supernode")
 
 
+def check_relay(user: str, folders: Iterable[Path], sources: Iterable[str]) -> None:
+    """That Flower can run as this user, who reads neither the clients' keys nor their rows."""
+    from hush.federation.data import files_of
+
+    check_user(user)
+    secret = [folder / name for folder in folders for name in ("identity.key", "node.key", "diary.json", "ledger.sqlite")]
+    refuse_readable(user, [*secret, *(file for source in sources for file in files_of(source))])
+
+
 def refuse_readable(user: str, files: Iterable[Path]) -> None:
     """That this user can read none of these, tried as this user."""
     asked = "import os, sys; print(*[name for name in sys.argv[1:] if os.access(name, os.R_OK)][:1], end='')"

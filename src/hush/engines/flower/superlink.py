@@ -3,58 +3,52 @@
 from __future__ import annotations
 
 import json
-import os
-import queue
 import shutil
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 from hush.engines.flower import frames, process
-from hush.engines.flower.bundles import bundle, unbundle
+from hush.engines.flower.post import Post
 from hush.engines.flower.working import WorkingFolder
-from hush.errors import HushError
-from hush.federation import letters as written
+from hush.errors import HushError, UsageError
 from hush.federation.folders import ServerFolder, split_address
-from hush.federation.letters import BadLetter
 from hush.federation.members import Members
 
 _START = 90.0
-_WHO = 20.0
-"""Seconds before a node is asked again whom it answers for."""
 
 
-class SuperLink:
+def check_certificate(folder: ServerFolder, tell: Callable[[str], None]) -> None:
+    """Nobody gets through to a server whose certificate does not hold."""
+    if (trouble := folder.trouble()) is not None:
+        if not trouble.usable:
+            raise UsageError(trouble.told)
+        tell(f"warning: {trouble.told}")
+
+
+class SuperLink(Post):
     """A `Carrier` over Flower. Its processes are started here, watched, and started again where they end."""
 
     def __init__(
         self, folder: ServerFolder, members: Members, logs: Path, bind: str | None = None, tell: Callable[[str], None] = print
     ) -> None:
         process.check_flower()
-        self._folder, self._members, self._logs, self._tell = folder, members, logs, tell
+        super().__init__(folder.identity, members)
+        self._folder, self._logs, self._tell = folder, logs, tell
         self._insecure = folder.invitation.insecure
         self._host, self._port = split_address(folder.invitation.address)
         self._bind = bind or self._host
         self._working = WorkingFolder("server", folder.path)
         self._place = self._working.path
-        self._answers: queue.Queue[bytes] = queue.Queue()
         self._nodes: set[int] = set()
-        self._clients: dict[bytes, int] = {}
-        self._asked: dict[int, float] = {}
         self._link: socket.socket | None = None
         self._sending = threading.Lock()
-        self._number = 0
-        self._pushed: dict[int, set[str]] = {}
-        """The names of the letters in each bundle that is on its way."""
-        self._lost: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._superlink: subprocess.Popen[bytes] | None = None
         self._closing = False
-        self._asking: dict[str, int] = {}
-        """Nodes that were asked whom they answer for, by the letter."""
 
     # -- processes -----------------------------------------------------------------------------------------------------------------
 
@@ -166,7 +160,8 @@ class SuperLink:
             app = self._place / "app"
             if not app.exists():
                 shutil.copytree(Path(__file__).parent / "app", app, ignore=shutil.ignore_patterns("__pycache__"))
-                shutil.copy(Path(__file__).parent / "frames.py", app / "hush_relay")
+                for shared in ("frames.py", "exchange.py"):
+                    shutil.copy(Path(__file__).parent / shared, app / "hush_relay")
             self._flwr("run", str(app), "hush", "--run-config", f"socket={json.dumps(str(place))}")
             try:
                 link, _ = door.accept()
@@ -184,29 +179,11 @@ class SuperLink:
                 if "nodes" in head:
                     self._nodes = set(head["nodes"])
                 else:
-                    answers = [] if "error" in head else unbundle(body)
-                    answered = {name for raw in answers if (name := self._heard(raw)) is not None}
-                    for name in self._pushed.pop(head["id"], set()) - answered:
-                        self._lost.put(name)
+                    self._came_back(head["id"], None if "error" in head else body)
         except (OSError, ValueError, KeyError):
             pass
         self._nodes = set()
         self._link = None
-
-    def _heard(self, raw: bytes) -> str | None:
-        """Keep an answer; which letter it answers."""
-        try:
-            key = written.claimed_key(raw)
-            if key in self._members.roster.numbers:
-                answer = written.read(raw, key)
-                if answer.head.get("kind") != "here":
-                    self._answers.put(raw)
-                elif (node := self._asking.get(str(answer.head.get("re")))) is not None:
-                    self._clients[key] = node
-                return str(answer.head.get("re"))
-        except BadLetter:
-            pass
-        return None
 
     def _supervise(self) -> None:
         """Start again what has ended."""
@@ -214,58 +191,24 @@ class SuperLink:
             return
         self._tell("Flower's server has ended: it is started again")
         process.stop(self._superlink)
-        self._clients.clear()
-        self._asked.clear()
+        self._forget_nodes()
         self._begin()
 
     # -- the carrier ---------------------------------------------------------------------------------------------------------------
 
-    def reachable(self) -> set[bytes]:
+    def _nodes_there(self) -> set[int]:
         self._supervise()
-        nodes = self._nodes
-        known = set(self._clients.values())
-        for node in nodes:
-            if node not in known and time.monotonic() - self._asked.get(node, -_WHO) >= _WHO:
-                self._ask_who(node)
-        return {key for key, node in self._clients.items() if node in nodes}
+        return self._nodes
 
-    def _ask_who(self, node: int) -> None:
-        self._asked[node] = time.monotonic()
-        letter = written.write(self._folder.identity, {"kind": "who", "nonce": os.urandom(16).hex()})
-        self._asking = {**self._asking, written.name_of(letter): node}
-        self._push(node, [letter], _WHO)
-
-    def send(self, letters: Mapping[bytes, bytes], ttl: float) -> None:
-        by_node: dict[int, list[bytes]] = {}
-        for key, letter in letters.items():
-            if key in self._clients:
-                by_node.setdefault(self._clients[key], []).append(letter)
-        for node, bundled in by_node.items():
-            self._push(node, bundled, ttl)
-
-    def _push(self, node: int, letters: list[bytes], ttl: float) -> None:
+    def _push_bundle(self, number: int, node: int, ttl: float, raw: bytes) -> None:
         link = self._link
         if link is None:
             return
-        self._number += 1
-        self._pushed[self._number] = {written.name_of(letter) for letter in letters}
         try:
             with self._sending:
-                frames.send(link, {"id": self._number, "node": node, "ttl": ttl}, bundle(letters))
+                frames.send(link, {"id": number, "node": node, "ttl": ttl}, raw)
         except OSError:
             return
-
-    def receive(self, timeout: float) -> list[bytes]:
-        found: list[bytes] = []
-        try:
-            found.append(self._answers.get(timeout=timeout))
-            while True:
-                found.append(self._answers.get_nowait())
-        except queue.Empty:
-            return found
-
-    def lost(self) -> set[str]:
-        return {self._lost.get() for _ in range(self._lost.qsize())}
 
     def close(self) -> None:
         """End everything that was started here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
@@ -17,7 +18,7 @@ from hush.engines.flower import frames, process
 from hush.engines.flower.bundles import MOST, bundle, unbundle
 from hush.engines.flower.reach import is_let_in, obstacle, refusal
 from hush.engines.flower.working import WorkingFolder
-from hush.errors import HushError
+from hush.errors import HushError, UsageError
 from hush.federation.folders import ClientFolder
 from hush.federation.keys import read_secret
 from hush.federation.letters import BadLetter
@@ -35,12 +36,20 @@ _BACKOFF = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 class Door:
     """Where letters come in: a Unix socket, one bundle a connection. What is no letter for a client here is not answered."""
 
-    def __init__(self, path: Path, members: Sequence[Member]) -> None:
-        self._members = members
+    def __init__(self, path: Path, members: Sequence[Member], user: str | None = None) -> None:
+        self._members, self._path = members, path
         self._free = threading.Semaphore(_LINKS)
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(str(path))
+        _remove_left(path)
+        try:
+            self._socket.bind(str(path))
+        except OSError as error:
+            self._socket.close()
+            raise UsageError(f"Letters cannot be listened for at {path}: {error.strerror or error}.") from None
         path.chmod(0o600)
+        if user is not None:
+            entry = pwd.getpwnam(user)
+            os.chown(path, entry.pw_uid, entry.pw_gid)
         self._socket.listen(2 * _LINKS)
         threading.Thread(target=self._listen, name="hush-door", daemon=True).start()
 
@@ -80,6 +89,15 @@ class Door:
 
     def close(self) -> None:
         self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _remove_left(path: Path) -> None:
+    """A socket that a killed process left behind, where nobody listens any more."""
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+                path.unlink()
 
 
 class SuperNode:
@@ -102,11 +120,10 @@ class SuperNode:
         self._home.mkdir(mode=0o700)
         self._ca = place / "ca.crt"
         self._ca.write_text(self._invitation.ca)
-        self._door = Door(self._socket, members)
+        self._door = Door(self._socket, members, user)
         if user is not None:  # who may pass through the folder, and sees no name in it; what is there is the user's own
             entry = pwd.getpwnam(user)
-            for path in (self._home, self._socket):
-                os.chown(path, entry.pw_uid, entry.pw_gid)
+            os.chown(self._home, entry.pw_uid, entry.pw_gid)
             place.chmod(0o711)
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()

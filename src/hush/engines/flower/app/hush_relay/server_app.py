@@ -5,11 +5,11 @@ import select
 import socket
 import time
 
-from flwr.app import Context, Message
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hush_relay import frames
-from hush_relay.wrapping import unwrap, wrap
+from hush_relay.exchange import UnderWay
 
 app = ServerApp()
 
@@ -17,7 +17,7 @@ app = ServerApp()
 @app.main()
 def relay(grid: Grid, context: Context) -> None:
     """Until the other end of the socket closes."""
-    waiting: dict = {}
+    under_way = UnderWay(grid)
     known, asked = None, 0.0
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(str(context.run_config["socket"]))
@@ -32,19 +32,8 @@ def relay(grid: Grid, context: Context) -> None:
                 if frame is None:  # whoever it relayed for is gone, and with it all that Flower would report to
                     os._exit(0)
                 head, bundle = frame
-                message = Message(wrap(bundle), dst_node_id=head["node"], message_type="query", ttl=float(head["ttl"]))
-                pushed = list(grid.push_messages([message]))
-                if pushed and pushed[0] is not None:
-                    waiting[pushed[0]] = (head["id"], time.monotonic() + float(head["ttl"]))
-                else:
+                if not under_way.push(head["id"], head["node"], float(head["ttl"]), bundle):
                     frames.send(link, {"id": head["id"], "error": "not sent"})
                 continue
-            for answer in grid.pull_messages(list(waiting)) if waiting else ():
-                number, _ = waiting.pop(answer.metadata.reply_to_message_id, (None, 0.0))
-                if number is None:
-                    continue
-                if answer.has_error():
-                    frames.send(link, {"id": number, "error": str(answer.error.reason)[:500]})
-                else:
-                    frames.send(link, {"id": number}, unwrap(answer.content))
-            waiting = {name: held for name, held in waiting.items() if held[1] > time.monotonic()}
+            for number, answers, why in under_way.pull():
+                frames.send(link, {"id": number} if answers is not None else {"id": number, "error": why}, answers or b"")

@@ -1,0 +1,76 @@
+"""Bundles of letters inside Flower's messages, at both ends. Without torch or the rest of Hush: Flower's app has a copy.
+
+Flower starts a process for every message, so whoever answers letters is another one, which stays: this one passes them on.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from . import frames
+
+_LARGE = 1 << 20
+
+
+def wrap(bundle: bytes) -> RecordDict:
+    """A bundle as a message's content.
+
+    Flower fetches every part of a message by a request of its own, of about a kilobyte. Bytes in a ConfigRecord are one part; an
+    array is three, and goes in chunks: that is for what is large.
+    """
+    if len(bundle) < _LARGE:
+        return RecordDict({"letters": ConfigRecord({"bundle": bundle})})
+    return RecordDict({"letters": ArrayRecord({"bundle": Array(np.frombuffer(bundle, dtype=np.uint8))})})
+
+
+def unwrap(content: RecordDict) -> bytes:
+    """The inverse."""
+    held: Any = content["letters"]["bundle"]
+    raw: bytes = held if isinstance(held, bytes) else held.numpy().tobytes()
+    return raw
+
+
+def answered(message: Message, door: str) -> Message:
+    """At a client: hand a bundle to the process that holds data and keys and listens at `door`; its answers are the reply."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(door)
+        frames.send(link, {}, unwrap(message.content))
+        answer = frames.receive(link)
+    if answer is None:
+        parent = os.getppid()
+        time.sleep(3)
+        if os.getppid() != parent:  # Flower's processes are gone as well: there is nobody to tell
+            os._exit(1)
+        raise ConnectionError("hush client is gone")
+    return Message(wrap(answer[1]), reply_to=message)
+
+
+class UnderWay:
+    """At the server: bundles that were pushed to nodes, each under a number of its sender's, until they are answered or too old."""
+
+    def __init__(self, grid: Any, kind: str = "query") -> None:
+        self._grid, self._kind = grid, kind
+        self._waiting: dict[str, tuple[int, float]] = {}
+
+    def push(self, number: int, node: int, ttl: float, bundle: bytes) -> bool:
+        """Whether it is on its way."""
+        message = Message(wrap(bundle), dst_node_id=node, message_type=self._kind, ttl=ttl)
+        pushed = list(self._grid.push_messages([message]))
+        if not pushed or pushed[0] is None:
+            return False
+        self._waiting[pushed[0]] = number, time.monotonic() + ttl
+        return True
+
+    def pull(self) -> Iterator[tuple[int, "bytes | None", str]]:
+        """What came back: under which number; and the answers, or why there are none."""
+        for answer in self._grid.pull_messages(list(self._waiting)) if self._waiting else ():
+            number, _ = self._waiting.pop(answer.metadata.reply_to_message_id, (None, 0.0))
+            if number is not None:
+                wrong = answer.has_error()
+                yield number, None if wrong else unwrap(answer.content), str(answer.error.reason)[:500] if wrong else ""
+        self._waiting = {name: held for name, held in self._waiting.items() if held[1] > time.monotonic()}
