@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from hush.federation import letters
-from hush.federation.asking import Correspondence, Patience
+from hush.federation.asking import Correspondence, Draft, Patience
 from tests.federation.conftest import MakeWorld
 from tests.federation.world import Clock, World
 
@@ -62,7 +62,7 @@ class Asking:
         """Who answered in time, and when the trip was over."""
         self.slow.takes = dict(enumerate(takes))
         began = self._clock.now
-        out = {number: ({"kind": "round", "nonce": began}, []) for number in range(5)}
+        out = {number: Draft({"kind": "round", "nonce": began}, []) for number in range(5)}
         answered = set(self._post.ask(out, lambda there: len(there) >= ENOUGH, what))
         return answered, self._clock.now - began
 
