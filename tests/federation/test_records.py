@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from hush.certify import verify_run
+from hush.errors import HushError
 from hush.federation.consent import words
 from hush.federation.diary import Diary, _itself
 from hush.federation.proposal import agree
+from hush.local import per_example
+from hush.local.flat import FlatModel
+from hush.local.ghost import Step
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger
 from tests.federation.conftest import MakeWorld
@@ -76,3 +81,19 @@ def test_records_and_persons_have_pages_of_their_own(world: MakeWorld) -> None:
     assert plan is not None
     names = {_itself("study", replace(plan, unit=unit))[0] for unit in Unit}
     assert names == {"study", "study, by record", "study, by person"}
+
+
+def test_a_client_tries_by_itself_that_records_do_not_affect_each_other(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum is as long as its records' clips only where none changes with who else is in the batch: on its machine, too."""
+    made, each = world(**RUN), per_example._each
+
+    def mixed(learner: FlatModel, params: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        gradients, losses = each(learner, params, step)
+        others = step.counts.sum(1, keepdim=True).to(gradients)[..., None]
+        return gradients * (1 + others), losses
+
+    monkeypatch.setattr(per_example, "_each", mixed)
+    with pytest.raises(HushError, match="broke off"):
+        made.train()
+    assert any("a record's gradient changes with who else is in the batch" in line for line in made.heard)
+    assert not any("takes part in sum" in line for line in made.heard)

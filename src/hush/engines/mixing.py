@@ -38,12 +38,16 @@ def refuse_mixed_rows(
         )
 
 
-_FEW_RECORDS = 8
+FEW_RECORDS = 8
 
 
-def refuse_mixed_records(run: Run, params: Tensor, data: Shard, client: int, keys: Tensor, rnd: Round, public: Public) -> None:
+def refuse_mixed_records(
+    method: Method, learner: FlatModel, params: Tensor, data: Shard, client: int, keys: Tensor, rnd: Round, public: Public
+) -> None:
     """Take one record of a client out of a batch: the sum of whole numbers must lose that record's row, and nothing else."""
-    local, learner, count = run.method.local, run.data.learner, len(data.size)
+    local, count = method.local, len(data.size)
+    if not (local.by_record or local.exact):
+        return
 
     def total(numbers: list[int]) -> Tensor:
         chosen = [np.array(numbers if i == client else [], dtype=np.int64) for i in range(count)]
@@ -52,15 +56,15 @@ def refuse_mixed_records(run: Run, params: Tensor, data: Shard, client: int, key
             active = local.active(keys, learner.dim)
             return local.sums(learner, params.expand(count, -1), Read.of(data, batch, keys, active)).sums[client]
         assert isinstance(local, RecordGradients)
-        encode = partial(_encode, run.method, rnd, public)
+        encode = partial(_encode, method, rnd, public)
         return local.of_records(learner, params, data, batch, keys, encode).updates[client]
 
-    everybody = list(range(min(_FEW_RECORDS, int(data.size[client]))))
+    everybody = list(range(min(FEW_RECORDS, int(data.size[client]))))
     for one in everybody[:: max(1, len(everybody) - 1)]:
         others = [i for i in everybody if i != one]
         if not torch.equal(total(everybody), total(others) + total([one])):
             raise UsageError(
-                f"With {run.method.name} on this device, a record's gradient changes with who else is in the batch, so no bound "
+                f"With {method.name} on this device, a record's gradient changes with who else is in the batch, so no bound "
                 "holds for it: use a model whose examples do not affect each other (no batch normalisation), or a CPU."
             )
 
@@ -112,7 +116,7 @@ def _is_mixed(run: Run, learner: FlatModel, params: Tensor, some: Tensor, rnd: R
     beside = updates(both)
     if any(differ(beside[i], updates(_beside_itself(both, i))[i]) for i in (0, 1)):
         return True
-    drawn = _drawn(both)
+    drawn = of_nobody(both)
     if drawn is None:
         return False
     beside = updates(drawn)
@@ -143,7 +147,7 @@ def _beside_itself(both: Shard, i: int) -> Shard:
     return both._replace(x=x, y=y)
 
 
-def _drawn(both: Shard) -> Shard | None:
+def of_nobody(both: Shard) -> Shard | None:
     """As many examples of nobody: no two values are alike, and no sum of them is nothing but rounding.
 
     Whole numbers lie between the lowest and the highest at their place, so that tables have them; None where these are all alike.

@@ -112,8 +112,8 @@ def _contributions(
                 "a client contributes exactly one row, of the length that wire() counts."
             )
         having = torch.nonzero(data.size).flatten().tolist()
-        if untried and having and (run.method.local.by_record or run.method.local.exact):
-            refuse_mixed_records(run, params, data, having[0], keys, rnd, public)
+        if untried and having:
+            refuse_mixed_records(method, run.data.learner, params, data, having[0], keys, rnd, public)
         if run.privacy.plan is not None and len(having) > 1:
             if untried and run.privacy.apart:
                 _refuse_neighbours(run, params, part, having[0], (encoded, trained.updates), rnd, public)

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from hush.cohort import SecretParticipation
-from hush.core import Round
+from hush.core import Public, Round, Shard
+from hush.engines.mixing import FEW_RECORDS, of_nobody, refuse_mixed_records
 from hush.engines.run import Placed
+from hush.errors import UsageError
 from hush.federation.data import zeros_and_ones
 from hush.federation.proposal import Agreement
 from hush.local.flat import FlatModel
@@ -41,25 +43,45 @@ class Contributor:
 
     def vector(self, index: int, values: list[Any], steps: Steps | None = None) -> np.ndarray:
         """The vector of one round. `values` are the server's: the model, and what each part of the pipeline is told."""
-        told, method, learner = self.told, self.told.method, self.data.learner
-        params, *public = values
-        if not isinstance(params, Tensor) or params.shape != (learner.dim,) or len(public) != len(method.pipeline.parts):
-            raise Refused("The server sends a model of another size than was agreed on.")
-        rnd = Round(index, derive(told.run.seed, 1, index), told.cohort.size)
-        place = learner.device
+        method, learner = self.told.method, self.data.learner
+        params, rnd, keys, public = self._sent(index, values)
         # fresh for every sum: the same noise under two of them would be none on their difference
         own = OwnSecrets((Secret.fresh(),)) if self.own is None else OwnSecrets.simulated(self.own, [self.number])
         shard = self.data.train.shard(torch.zeros(1, dtype=torch.int64))
         shard = shard._replace(own=own if method.draws_its_own else None, slots=True)
-        keys = keys_of(derive(told.run.seed, 2, index), torch.tensor([self.number], device=place))
-        public = [value.to(place) if isinstance(value, Tensor) else value for value in public]
-        silent = torch.tensor([not self._coin(index) or not self.usable], device=place)
+        silent = torch.tensor([not self._coin(index) or not self.usable], device=learner.device)
         watched = learner if steps is None else steps.watched(learner)
-        rows, trained = method.contribute(watched, params.to(place), shard, rnd, keys, tuple(public), silent)
+        rows, trained = method.contribute(watched, params, shard, rnd, keys, public, silent)
         if steps is not None:
             steps.finite = bool(torch.isfinite(trained.updates).all())
         vector: np.ndarray = rows[0].cpu().numpy()
         return vector
+
+    def try_records(self, index: int, values: list[Any]) -> None:
+        """What protects records holds on this machine, too. It is tried on records of nobody: what comes of it, and when, says
+        nothing of this client's."""
+        params, rnd, keys, public = self._sent(index, values)
+        train = self.data.train
+        some = zeros_and_ones(train.x.new_empty((FEW_RECORDS, *train.x.shape[1:])))
+        start, size = (torch.tensor([value], device=some.device) for value in (0, FEW_RECORDS))
+        drawn = of_nobody(Shard(some, train.y.new_zeros((FEW_RECORDS, *train.y.shape[1:])), start, size))
+        assert drawn is not None
+        try:
+            refuse_mixed_records(self.told.method, self.data.learner, params, drawn, 0, keys, rnd, public)
+        except UsageError as error:
+            raise Refused(str(error)) from None
+
+    def _sent(self, index: int, values: list[Any]) -> tuple[Tensor, Round, Tensor, Public]:
+        """What the server says of a round, and what follows from its number: model, round, public keys, and what every part of the
+        pipeline is told."""
+        told, learner = self.told, self.data.learner
+        params, *public = values
+        if not isinstance(params, Tensor) or params.shape != (learner.dim,) or len(public) != len(told.method.pipeline.parts):
+            raise Refused("The server sends a model of another size than was agreed on.")
+        place = learner.device
+        keys = keys_of(derive(told.run.seed, 2, index), torch.tensor([self.number], device=place))
+        there = tuple(value.to(place) if isinstance(value, Tensor) else value for value in public)
+        return params.to(place), Round(index, derive(told.run.seed, 1, index), told.cohort.size), keys, there
 
     def silenced(self) -> Contributor:
         """The same place, without a word of this client: as many examples, all of them nobody's."""

@@ -10,7 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,8 @@ class Joined:
     client: Client
     adds: Contributor
     model: HeldModel
+    tried: threading.Event = field(default_factory=threading.Event)
+    """Set when what protects records was seen to hold here."""
 
     @property
     def told(self) -> Agreement:
@@ -235,6 +237,9 @@ class Member:
         """This client's vector. What goes wrong in training may be about its data: it is said here, and the server gets noise,
         after as many steps as ever."""
         index, steps = letter.number("index"), Steps()
+        if not joined.tried.is_set():
+            joined.adds.try_records(index, values)
+            joined.tried.set()
         try:
             vector = joined.adds.vector(index, values, steps)
         except Refused:
