@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,15 +14,17 @@ import pytest
 import typer
 from typer.core import TyperArgument
 
-from hush.cli.app import app
+from hush.cli.app import COMMANDS, app
+from hush.cli.commands import Later
 from hush.cli.federation_flags import ServerFlags, TrialFlags
+from hush.cli.lists import LISTED, listed
 from tests.cli.test_cli import hush
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     yield path, command
     for name, inside in getattr(command, "commands", {}).items():
-        yield from commands(inside, (*path, name))
+        yield from commands(inside.loaded() if isinstance(inside, Later) else inside, (*path, name))
 
 
 ALL = dict(commands(typer.main.get_command(app)))
@@ -35,6 +40,29 @@ def test_help_is_plain_text_and_says_what_every_argument_is(path: tuple[str, ...
     for argument in ALL[path].params:
         if isinstance(argument, TyperArgument):
             assert re.search(rf"{re.escape(str(argument.human_readable_name).upper())}\W+[A-Z]", out), argument.name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_of_a_command_is_the_first_of_its_own_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = COMMANDS[name][1]
+    assert ALL[(name,)].get_short_help_str(limit=1000) == line
+    assert line in " ".join(hush(capsys, "--help")[1].split())
+
+
+@pytest.mark.parametrize("typed", [["--help"], ["--version"], ["methods"], ["methods", "--json"], ["metods"]], ids=" ".join)
+def test_what_says_what_there_is_does_not_wait_for_pytorch(typed: list[str]) -> None:
+    """It takes seconds to load, and nobody who asks for help needs it."""
+    program = (
+        "import sys; from hush.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: print('loaded:', {'torch', 'scipy', 'dp_accounting'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *typed], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("loaded: set()\n"), done.stdout + done.stderr
+
+
+def test_the_list_that_is_kept_is_that_of_the_methods() -> None:
+    assert json.loads(LISTED.read_text()) == listed(), "python -m hush.cli.lists writes it anew"
 
 
 def test_where_nothing_was_typed_help_is_the_answer(capsys: pytest.CaptureFixture[str]) -> None:

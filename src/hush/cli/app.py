@@ -7,42 +7,44 @@ import warnings
 
 import typer
 
-from hush.cli import data, lists, privacy, runs
-from hush.cli.audit import audit
-from hush.cli.bench import bench
-from hush.cli.certify import certify
-from hush.cli.client import client
-from hush.cli.commands import Commands
+from hush.cli.commands import Commands, loads_later
 from hush.cli.console import say
-from hush.cli.federation import federation
-from hush.cli.ledger import ledger
-from hush.cli.server import server
-from hush.cli.tune import tune
 from hush.errors import HushError
 
 # the base of typer's complaints about flags, whether typer brings its own click (>= 0.27) or imports it
 _FlagError: type[Exception] = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "format_message"))
 
+COMMANDS = {
+    "run": ("hush.cli.runs:run", "Train one method and say what was learned, what it cost and what privacy was spent."),
+    "compare": ("hush.cli.runs:compare", "Train several methods on the same task: one table, one plot."),
+    "tune": (
+        "hush.cli.tune:tune",
+        "Search over settings at a fixed epsilon, judged on validation examples; the test examples stay unseen.",
+    ),
+    "epsilon": ("hush.cli.privacy:epsilon", "The epsilon that is proved for a noise multiplier."),
+    "calibrate": ("hush.cli.privacy:calibrate", "The least noise that is proved to spend at most an epsilon."),
+    "audit": ("hush.cli.audit:audit", "Attack a method as it runs: structural checks, its whole claimed profile, one training."),
+    "certify": ("hush.cli.certify:certify", "Recompute a run's certificate and verify it."),
+    "server": (
+        "hush.cli.server:server",
+        "Run a method over real clients: the sum is secure, the noise is theirs, and this server sees sums alone.",
+    ),
+    "client": ("hush.cli.client:client", "Take part in a federation with this machine's data."),
+    "methods": ("hush.cli.lists:methods", "The methods, with one line each; or one, with all its settings."),
+    "models": ("hush.cli.lists:models", "The models, with one line each."),
+    "federation": ("hush.cli.federation:federation", "A real federation: enrol clients, compare rosters."),
+    "ledger": ("hush.cli.ledger:ledger", "Privacy spent, across runs: create a budget, show what was spent, verify the record."),
+    "bench": ("hush.cli.bench:bench", "Figures of this machine beside the peers', as ratios."),
+    "data": ("hush.cli.data:data", "Data sets: list them, fetch one, or look at a partition."),
+}
+"""Where each lies, and its line in the help, which is the first of its own."""
+
 app = Commands(
+    cls=loads_later(COMMANDS),
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Federated learning that says as little as possible.",
 )
-app.command("run")(runs.run)
-app.command("compare")(runs.compare)
-app.command("tune")(tune)
-app.command("epsilon")(privacy.epsilon)
-app.command("calibrate")(privacy.calibrate)
-app.command("audit")(audit)
-app.command("certify")(certify)
-app.command("server")(server)
-app.command("client")(client)
-app.add_typer(federation, name="federation")
-app.add_typer(ledger, name="ledger")
-app.add_typer(bench, name="bench")
-app.command("methods")(lists.methods)
-app.add_typer(data.data, name="data")
-app.command("models")(lists.models)
 
 
 @app.callback(invoke_without_command=True)

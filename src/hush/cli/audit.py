@@ -11,7 +11,7 @@ import typer
 from hush.audit.audit import Audit
 from hush.audit.audit import audit as attack
 from hush.cli import options
-from hush.cli.console import print_json, say, spinner
+from hush.cli.console import Json, print_json, say, spinner
 from hush.cli.folders import new_folder, picture
 from hush.config import NOISE_MODES, RunConfig, parse_settings, runs_of
 from hush.engines.rundir import RunDir
@@ -35,7 +35,7 @@ def audit(
     training: Annotated[bool, typer.Option(help="Also train once, with canaries among the clients.")] = True,
     folder: options.DataDir = None,
     out: Annotated[Path | None, typer.Option("--out", help="Where the report goes [default: the run, or a new folder].")] = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Attack a method as it runs: structural checks, its whole claimed profile, one training. Exit code 2 if it fails."""
     typed = {"noise": noise, "sampling": sampling, "noise_mode": noise_mode}

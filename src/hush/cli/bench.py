@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from hush.cli import options
 from hush.cli.commands import Commands
-from hush.cli.console import out, print_json, say, spinner
+from hush.cli.console import Json, out, print_json, say, spinner
 
 bench = Commands(help="Figures of this machine beside the peers', as ratios.")
 
@@ -27,7 +26,7 @@ def secagg(
     dropout: Annotated[float, typer.Option("--dropout", help="Share of clients that vanish after they shared secrets.")] = 0.1,
     degree: Annotated[int, typer.Option("--degree", help="Neighbours in the comparison with Flower.")] = 32,
     peer: Annotated[bool, typer.Option(help="Also run Flower's SecAgg+, if flwr is installed, on the first cohort.")] = True,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Secure aggregation: a client's time, the server's, and bytes; and masking against AES alone."""
     from hush.benchmarks import flower_secagg

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hush.certify import Check, leaves, runs_in, verify_run
-from hush.cli import options
-from hush.cli.console import print_json
+from hush.cli.console import Json, print_json
 from hush.privacy.guarantee import Guarantee
 from hush.recorded import says_nothing_was_released
 
@@ -21,7 +20,7 @@ MOST_LINES = 20
 def certify(
     run: Annotated[Path, typer.Argument(help="The run's directory.")],
     ledger: Annotated[Path | None, typer.Option("--ledger", help="Where it was charged, if its settings do not say.")] = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Recompute a run's certificate and verify it. Exit code 2 if anything does not hold, 1 if something cannot be checked."""
     rows, good, complete = [], True, True

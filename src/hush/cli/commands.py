@@ -1,9 +1,10 @@
-"""Groups of commands whose help is plain text, whichever typer and click draw it."""
+"""Groups of commands whose help is plain text, whichever typer and click draw it; and commands loaded when they are typed."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, get_type_hints
 
 import typer
@@ -24,6 +25,41 @@ class Commands(typer.Typer):
 class _Group(TyperGroup):
     def get_help(self, ctx: Any) -> str:
         return _plain(super().get_help(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.loaded() if isinstance(command, Later) else command, rest
+
+
+class Later(TyperCommand):
+    """A command whose module, and with it PyTorch, is imported when it is typed: until then its name and a line are known."""
+
+    def __init__(self, name: str, home: str, line: str) -> None:
+        super().__init__(name, short_help=line, help=line)
+        self._home = home
+
+    def loaded(self) -> Any:
+        """The command itself."""
+        module, _, found = self._home.partition(":")
+        value, name = getattr(import_module(module), found), str(self.name)
+        if not isinstance(value, typer.Typer):
+            group = Commands(add_completion=False)
+            group.command(name)(value)
+            value = group
+        command = typer.main.get_command(value)
+        command.name = name
+        return command
+
+
+def loads_later(commands: Mapping[str, tuple[str, str]]) -> type[TyperGroup]:
+    """A group of commands by name: where each lies, and the line that help has of it."""
+
+    class Loading(_Group):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            self.commands = {name: Later(name, *told) for name, told in commands.items()}
+
+    return Loading
 
 
 class _Command(TyperCommand):

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from hush.cli import options
 from hush.cli.commands import Commands
-from hush.cli.console import err, figure, name, print_json, print_table
+from hush.cli.console import Json, err, figure, name, print_json, print_table
 from hush.errors import UsageError
 from hush.tasks.catalogue import CATALOGUE, dataset
 from hush.tasks.dataset import DataSet
@@ -21,7 +21,7 @@ data = Commands(help="Data sets: list them, fetch one, or look at a partition.",
 
 
 @data.callback(invoke_without_command=True)
-def listing(context: typer.Context, folder: options.DataDir = None, as_json: options.Json = False) -> None:
+def listing(context: typer.Context, folder: options.DataDir = None, as_json: Json = False) -> None:
     """The data sets, with licence, size and whether they are here."""
     if context.invoked_subcommand is not None:
         return
@@ -82,7 +82,7 @@ def show(
         Path | None, typer.Option("--out", help="The picture, a .png or .svg [default: here, named after all of this].")
     ] = None,
     folder: options.DataDir = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """A picture of who would hold what: each client's labels, and how many examples it has."""
     from hush.report.partition_picture import partition_figure, summary

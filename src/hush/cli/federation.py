@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from hush.cli.commands import Commands
-from hush.cli.console import print_json, print_table, say
+from hush.cli.console import Json, print_json, print_table, say
 from hush.cli.federation_flags import TrialFlags
 from hush.cli.ledger import CLIENT, client_in_words
-from hush.cli.options import Json, takes_flags
+from hush.cli.options import takes_flags
 from hush.errors import UsageError
 from hush.plugins import is_in_file
 

@@ -11,7 +11,7 @@ import typer
 from hush.checks import check_number
 from hush.cli import options
 from hush.cli.commands import Commands
-from hush.cli.console import print_json, print_table, say
+from hush.cli.console import Json, print_json, print_table, say
 from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy.guarantee import Relation, Unit, at_least, check_delta, default_delta
@@ -42,7 +42,7 @@ def create(
     ] = False,
     change: Annotated[bool, typer.Option("--change", help="Change a budget that is there already.")] = False,
     rollback_protection: options.RollbackProtection = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Set the budget of a population; the file is made if it is not there."""
     who = pick({str(u): u for u in Unit}, unit, "unit")
@@ -70,7 +70,7 @@ def create(
 
 
 @ledger.command("show")
-def show(file: File, rollback_protection: options.RollbackProtection = None, as_json: options.Json = False) -> None:
+def show(file: File, rollback_protection: options.RollbackProtection = None, as_json: Json = False) -> None:
     """What each population has spent, by which runs."""
     with closing(_existing(file, rollback_protection)) as book:
         rows = [_row(pool) for pool in book.populations.values()]
@@ -90,7 +90,7 @@ def verify(
     file: File,
     head: Annotated[str | None, typer.Option("--head", help="A hash that was published: it must be in the chain.")] = None,
     rollback_protection: options.RollbackProtection = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Check every link of the chain, and that nothing this machine has seen is missing. Exit code 2 if not."""
     if head is not None and (len(head) != 64 or not set(head) <= set("0123456789abcdef")):

@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 import inspect
+import json
+from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.table import Column
 
-from hush.cli import console, options
-from hush.cli.console import out, print_json, print_table
-from hush.tasks.catalogue import CATALOGUE
+from hush.cli import console
+from hush.cli.console import Json, out, print_json, print_table
+
+LISTED = Path(__file__).with_name("listed.json")
+"""Hush's own methods and parts, as they were at the last change: read in place of PyTorch. `python -m hush.cli.lists` writes it."""
 
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="One of them, also with parts: what it does, and all its settings.")] = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """The methods, with one line each; or one, with all its settings."""
-    from hush.methods import PARTS, names, settings_of, whole_name
-
     if name is not None:
+        from hush.methods import whole_name
+
         _one_method(whole_name(name), as_json)
         return
-    rows = [_facts(one) | {"settings": sorted(settings_of(one))} for one in names()]
+    others = metadata.entry_points(group="hush.methods")  # of packages that are installed, whatever they hold
+    told = listed() if others else json.loads(LISTED.read_text())
     if as_json:
-        parts = [{"name": f"+{name}", "sets": part.settings, "summary": part.summary} for name, part in PARTS.items()]
-        print_json({"methods": rows, "parts": parts})
+        print_json(told)
         return
-    facts = [(row["name"], f"{row['unit']}-level" if row["private"] else "none", row["summary"]) for row in rows]
+    facts = [(row["name"], f"{row['unit']}-level" if row["private"] else "none", row["summary"]) for row in told["methods"]]
     print_table(("method", "privacy", "what it does"), facts)
     out().print("\nA method goes with any parts whose setting it has, as in dp-fedavg+top-k+blur+adam:")
-    sets = {name: " ".join(f"{key}={value}" for key, value in part.settings.items()) for name, part in PARTS.items()}
-    print_table(("part", "sets", "what it does"), [(f"+{name}", sets[name], part.summary) for name, part in PARTS.items()])
+    sets = {part["name"]: " ".join(f"{key}={value}" for key, value in part["sets"].items()) for part in told["parts"]}
+    print_table(("part", "sets", "what it does"), [(part["name"], sets[part["name"]], part["summary"]) for part in told["parts"]])
+
+
+def listed() -> dict[str, Any]:
+    """The same, from the methods themselves."""
+    from hush.methods import PARTS, names, settings_of
+
+    rows = [_facts(one) | {"settings": sorted(settings_of(one))} for one in names()]
+    parts = [{"name": f"+{name}", "sets": dict(part.settings), "summary": part.summary} for name, part in PARTS.items()]
+    return {"methods": rows, "parts": parts}
 
 
 def _facts(name: str) -> dict[str, Any]:
@@ -64,8 +77,11 @@ def _one_method(name: str, as_json: bool) -> None:
     )
 
 
-def models(as_json: options.Json = False) -> None:
+def models(as_json: Json = False) -> None:
     """The models, with one line each."""
+    import torch
+
+    from hush.tasks.catalogue import CATALOGUE
     from hush.tasks.models import every_model
 
     rows: list[dict[str, Any]] = []
@@ -92,3 +108,7 @@ def _range(counts: list[int]) -> str:
     """The fewest and the most that a model has on the data sets it fits."""
     low, high = min(counts), max(counts)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+if __name__ == "__main__":
+    LISTED.write_text(json.dumps(listed(), indent=1) + "\n")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
 
+from hush.cli.console import Json
 from hush.config import NO_FLAG, RunConfig, parse_settings, read_toml, runs_of
 from hush.engines.rundir import RunDir
 from hush.errors import UsageError
@@ -32,7 +33,6 @@ Partition = Annotated[str | None, option("partition")]
 Evaluation = Annotated[str | None, option("evaluation")]
 RollbackProtection = Annotated[bool | None, option("rollback_protection")]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie [default: $HUSH_DATA, or the user's cache].")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, and nothing else.")]
 
 
 @dataclass(frozen=True, kw_only=True)

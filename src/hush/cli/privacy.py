@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hush.cli import options
-from hush.cli.console import print_json, say
+from hush.cli.console import Json, print_json, say
 from hush.cohort import Bounded, Cohort, make_cohort
 from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
@@ -47,7 +47,7 @@ class Asked:
     batches: Annotated[str, typer.Option("--batches", help="With --unit record, person: poisson (default) or fixed batches.")] = (
         "poisson"
     )
-    as_json: options.Json = False
+    as_json: Json = False
 
     @property
     def kind(self) -> Unit:
