@@ -58,6 +58,7 @@ BASE = RunConfig(method="dp-fedavg", clients=40, cohort=10.0, rounds=2, noise=1.
 OTHER: dict[str, Any] = {
     "unit": "person",
     "federation": "ABCDE",
+    "begins_with": "0" * 64,
     "method": "fedavg",
     "data": "mnist",
     "model": "logistic",
