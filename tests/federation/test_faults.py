@@ -64,16 +64,18 @@ def _rounds(folder: RunDir) -> int:
     return len(folder.read_rounds("rounds.jsonl", 100))
 
 
+@pytest.mark.parametrize("tolerate", [0.0, 0.34])
 @pytest.mark.parametrize("point", list(POINTS))
 @pytest.mark.parametrize(("how", "says"), [(full_disk, (LedgerError, DiskError)), (ends, (Died,))], ids=["full", "ends"])
 def test_a_server_that_cannot_write_or_ends_goes_on_from_there(
     how: Callable[[], AbstractContextManager[None]],
     says: tuple[type[Exception], ...],
     point: str,
+    tolerate: float,
     world: MakeWorld,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made, added = world(clients=3, rounds=3, set={"local_steps": 1}), Added(monkeypatch)
+    made, added = world(clients=4, rounds=3, set={"local_steps": 1}, tolerate=tolerate), Added(monkeypatch)
     owner, name, is_now = POINTS[point]
     right = getattr(owner, name)
 
@@ -94,7 +96,8 @@ def test_a_server_that_cannot_write_or_ends_goes_on_from_there(
     lost = [record for record in result.history if "broke_off" in record]
     again = point in ("the second record", "the second checkpoint")  # it was opened, and forgotten: to clients that was a sum
     assert len(lost) == again
-    assert result.rounds_charged == charges_of(made.out / "ledger.sqlite") == 3 + again
+    paid = 3 + (again and not tolerate)  # which clients see when they are asked to open it, or before a vector leaves
+    assert result.rounds_charged == charges_of(made.out / "ledger.sqlite") == paid
     assert certified(made)
 
 

@@ -213,7 +213,7 @@ def _in_words(record: dict[str, Any], clients: RemoteFederation) -> str:
     """What a round came to, and where its time went: what took minutes is worth a line."""
     again = f"  after {record['tried_again']} that broke off" if record.get("tried_again") else ""
     opened = clients.opened
-    summed = "" if opened is None else f"  {len(opened.included)} of {len(opened.session.cohort)} clients"
+    summed = "  no sum" if "broke_off" in record else "" if opened is None else f"  {len(opened.included)} of {len(opened.session.cohort)} clients"
     trips = ", ".join(f"{what} {seconds:.1f}" for what, seconds in record["trip_seconds"].items() if seconds >= 0.05)
     return f"{figures(record)}{summed}{again}  ({trips})"
 

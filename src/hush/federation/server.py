@@ -22,7 +22,7 @@ from hush.engines.federation import Remote
 from hush.engines.run import Run, Snapshot
 from hush.engines.rundir import RunDir
 from hush.engines.summing import Summed
-from hush.engines.traffic import told
+from hush.engines.traffic import Traffic, told
 from hush.errors import HushError
 from hush.federation.asking import Carrier, Correspondence, Draft, Patience
 from hush.federation.letters import Letter
@@ -116,6 +116,9 @@ class RemoteFederation(Remote):
                 self.gather(asked)
             if run.privacy.plan is not None:
                 self._refuse_to_forget(asked, now.charges)
+            if (why := self._nobody_left(asked)) is not None:  # to clients a round that was played twice was two sums
+                self.tell(f"round {now.round + 1} has no sum, and costs nothing: {why}")
+                return self._summed(None, now.charges, True, why, (up, down), broken)
             try:
                 total, charges, why = self._attempt(rnd.index, asked, after, lambda: pay(None))
             except Aborted as reason:
@@ -128,10 +131,23 @@ class RemoteFederation(Remote):
             if total is not None:
                 self._lost = []
             summed = None if total is None else torch.from_numpy(total).to(now.params.device)
-            up, down = self._post.up - up, self._post.down - down
-            waited = {what: round(seconds, 3) for what, seconds in self._waited.items()}
-            begun, traffic = self.attendance.next_round, told(up, down)
-            return Summed(summed, charges, False, why, up.counted, down.counted, broken, begun, waited, traffic)
+            return self._summed(summed, charges, False, why, (up, down), broken)
+
+    def _summed(
+        self, total: Tensor | None, charges: int, broke_off: bool, why: str, before: tuple[Traffic, Traffic], broken: int
+    ) -> Summed:
+        """A round's sum, with what it took since it began."""
+        up, down = self._post.up - before[0], self._post.down - before[1]
+        waited = {what: round(seconds, 3) for what, seconds in self._waited.items()}
+        begun, traffic = self.attendance.next_round, told(up, down)
+        return Summed(total, charges, broke_off, why, up.counted, down.counted, broken, begun, waited, traffic)
+
+    def _nobody_left(self, asked: tuple[int, ...]) -> str | None:
+        """Why these clients can have no further sum, however often they are asked: too few have not yet been in all they agreed to."""
+        spent = self.attendance.spent(self.terms.participations, asked)
+        if len(asked) - len(spent) >= self.terms.fewest(len(asked)):
+            return None
+        return f"{len(spent)} of {len(asked)} clients were in all {self.terms.participations} sums that they agreed to"
 
     def _attempt(
         self,

@@ -108,6 +108,10 @@ class Attendance:
         """Those of these clients who say that they were."""
         return [self.name_of(number) for number in asked if self._clients[number].opened > paid]
 
+    def spent(self, most: int | None, asked: Iterable[int]) -> list[str]:
+        """Those of these clients who say that they were in as many sums as they agreed to, and so join no other."""
+        return [] if most is None else [self.name_of(number) for number in asked if self._clients[number].opened >= most]
+
     def needs_keys(self, number: int) -> bool:
         """Whether it should send more of them with its next answer."""
         return self._clients[number].keys_until < self.next_round + KEYS_AHEAD // 2
