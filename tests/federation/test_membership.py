@@ -199,6 +199,10 @@ def test_what_is_said_of_each_client(world: MakeWorld, tmp_path: Path, capsys: p
     assert code == 0, err
     assert "not in the roster any more" in out
     assert out.count("client-4") == 2
+    for command in (["ledger", "show", str(book)], ["federation", "status", str(made.server.path), "--ledger", str(book)]):
+        usual, other = (hush(capsys, *command, *delta)[1] for delta in ([], ["--delta", "1e-9"]))
+        assert "1.0e-09" not in usual
+        assert "1.0e-09" in other
     code, out, err = hush(capsys, "federation", "status", str(made.server.path), "--ledger", str(tmp_path / "none"))
     assert code == 0
     assert "what was spent cannot be told" in err
@@ -347,6 +351,20 @@ def test_a_rotation_that_is_killed_is_done_or_was_not_begun(moment: int, world: 
     assert (len(after.card.before) == 1) == (moment == 3)
     assert folders.public_node_key((after.path / "node.key").read_bytes()) == after.card.node
     assert not list(after.path.glob("*.next"))
+
+
+def test_cards_that_are_in_the_roster_are_no_hindrance_and_a_wrong_file_admits_nobody(
+    world: MakeWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = world()
+    before, old, new = made.server.members, str(made.folder(0) / "card.json"), str(enrolled(made, 4).path / "card.json")
+    (tmp_path / "wrong").write_text("a,b\n")
+    assert hush(capsys, "federation", "admit", str(made.server.path), new, str(tmp_path / "wrong"))[0] == 2
+    assert made.server.members == before
+    code, out, err = hush(capsys, "federation", "admit", str(made.server.path), old, new)
+    assert code == 0
+    assert "client-0 is in the roster" in err
+    assert "5 clients" in out
 
 
 def test_a_run_that_goes_on_is_left_only_where_that_is_typed(world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from torch import Tensor
 
 from hush.certify import verify_run
+from hush.engines.rundir import RunDir
 from hush.errors import HushError
 from hush.federation.consent import words
 from hush.federation.diary import Diary, _itself
@@ -19,6 +20,7 @@ from hush.local.flat import FlatModel
 from hush.local.ghost import Step
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger
+from hush.report.pages import write_pages
 from tests.federation.conftest import MakeWorld
 
 RUN = {"method": "dp-sgd", "rounds": 3, "noise": 1.5, "delta": 1e-3, "set": {"local_steps": None, "rate": 0.1}}
@@ -37,6 +39,24 @@ def test_both_sides_count_records(world: MakeWorld) -> None:
     said = "\n".join(words(agree(made.proposal), 0))
     assert "one record of one client" in said
     assert "each with the chance 0.1" in said
+
+
+@pytest.mark.parametrize(("batch", "minds"), [(10, 4), (36, 0)])
+def test_a_client_with_more_records_than_a_sum_has_room_for_says_so_to_its_owner(batch: int, minds: int, world: MakeWorld) -> None:
+    made = world(**RUN | {"rounds": 1, "set": {"local_steps": None, "rate": 0.1, "batch_size": batch}})
+    made.train()
+    assert sum("may wrap around" in line for line in made.heard) == minds
+    assert not any(b"wrap" in answer for _, answer in made.post.log), "how many records it holds is nobody else's"
+    assert f"room for about {batch} of a client's" in "\n".join(words(agree(made.proposal), 0))
+
+
+def test_a_certificate_claims_no_number_of_records_that_nobody_knows(world: MakeWorld) -> None:
+    made = world(**RUN)
+    write_pages(RunDir(made.out), made.train())
+    page = (made.out / "certificate.html").read_text()
+    assert "holds the fewest" not in page
+    assert "each with the chance 0.1" in page
+    assert all(check.passed is not False for check in verify_run(made.out).checks)
 
 
 def test_a_client_may_protect_records_in_one_run_and_itself_in_another(world: MakeWorld, tmp_path: Path) -> None:

@@ -59,8 +59,11 @@ def admit(folder: Folder, cards: Annotated[list[Path], typer.Argument(help="Clie
     from hush.federation.members import Card
 
     server = ServerFolder.of(folder)
-    for path in cards:
-        server.admit(Card.read(read_text(path), str(path)))
+    for card in [Card.read(read_text(path), str(path)) for path in cards]:  # all are read before any is taken
+        if card in server.members.cards:
+            say(f"{card.name} is in the roster with this card already.")
+        else:
+            server.admit(card)
     _tell(folder)
 
 
@@ -130,6 +133,7 @@ def take(
 def status(
     folder: Folder,
     ledger: Annotated[Path | None, typer.Option("--ledger", help="What was spent [default: the last run's ledger].")] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Tell epsilon at this delta [default: the last run's].")] = None,
     as_json: Json = False,
 ) -> None:
     """Who belongs to the federation, what the server last knew of each, and what it cost them."""
@@ -140,7 +144,7 @@ def status(
     last = json.loads(path.read_text()) if path.is_file() else {}
     clients = last.get("clients", {})
     book = ledger or (Path(last["ledger"]) if "ledger" in last else None)
-    spent = [] if book is None else _spent(book)
+    spent = [] if book is None else _spent(book, delta if delta is not None else last.get("delta"))
     if as_json:
         told = {"name": server.invitation.name, "address": server.invitation.address, "fingerprint": members.fingerprint}
         print_json(told | {"clients": {name: clients.get(name) for name in members.names}, "server": last, "spent": spent})
@@ -158,18 +162,18 @@ def status(
         print_table(("population", *CLIENT, ""), [_line(one, members.names) for one in spent])
 
 
-def _spent(book: Path) -> list[dict[str, Any]]:
+def _spent(book: Path, delta: float | None) -> list[dict[str, Any]]:
     """What each client of a ledger was in, and what that cost it; nothing where there is no ledger yet."""
     from hush.cli.ledger import rows_of
 
     if not book.is_file():
         say(f"note: {book} is not there, so what was spent cannot be told: give the ledger (--ledger)")
         return []
-    return [{"population": row["name"]} | one for row in rows_of(book) for one in row["members"]]
+    return [{"population": row["name"], "delta": row["delta"]} | one for row in rows_of(book, delta) for one in row["members"]]
 
 
 def _line(one: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
-    return one["population"], *client_in_words(one), "" if one["name"] in names else "not in the roster any more"
+    return one["population"], *client_in_words(one, one["delta"]), "" if one["name"] in names else "not in the roster any more"
 
 
 @federation.command("local")

@@ -70,16 +70,23 @@ def create(
 
 
 @ledger.command("show")
-def show(file: File, rollback_protection: options.RollbackProtection = None, as_json: Json = False) -> None:
+def show(
+    file: File,
+    delta: Annotated[float | None, typer.Option("--delta", help="Tell epsilon at this delta [default: the budget's].")] = None,
+    rollback_protection: options.RollbackProtection = None,
+    as_json: Json = False,
+) -> None:
     """What each population has spent, by which runs."""
+    if delta is not None:
+        check_delta(delta)
     with closing(_existing(file, rollback_protection)) as book:
-        rows = [_row(pool) for pool in book.populations.values()]
+        rows = [_row(pool, delta) for pool in book.populations.values()]
         told = {"ledger": str(file), "entries": book.entries, "head": book.head, "populations": rows}
     if as_json:
         print_json(told)
         return
     print_table(("population", "who", "runs", "rounds charged", "spent", "budget", "delta"), map(_words, rows))
-    if members := [(row["name"], *client_in_words(one)) for row in rows for one in row["members"]]:
+    if members := [(row["name"], *client_in_words(one, row["delta"])) for row in rows for one in row["members"]]:
         print_table(("population", *CLIENT), members)
         print("A population's figure counts every run for everybody; a client's, those whose rosters had its name or its key.")
     print(f"{told['entries']} entries; the last one's hash is {told['head']}")
@@ -106,10 +113,10 @@ def verify(
         print(f"{file} is whole: {told['entries']} entries, {charges} rounds charged; the last one's hash is {told['head']}")
 
 
-def rows_of(file: Path) -> list[dict[str, Any]]:
+def rows_of(file: Path, delta: float | None = None) -> list[dict[str, Any]]:
     """What each population of a ledger has spent."""
     with closing(_existing(file, None)) as book:
-        return [_row(pool) for pool in book.populations.values()]
+        return [_row(pool, delta) for pool in book.populations.values()]
 
 
 def _existing(file: Path, rollback_protection: bool | None) -> Ledger:
@@ -125,15 +132,15 @@ def _opened(file: Path, rollback_protection: bool | None, look: bool = False) ->
     return book
 
 
-CLIENT = ("client", "runs", "rounds charged", "spent at most")
+CLIENT = ("client", "runs", "rounds charged", "spent at most", "delta")
 """What is said of one of a federation's clients."""
 
 
-def client_in_words(one: dict[str, Any]) -> tuple[str, ...]:
+def client_in_words(one: dict[str, Any], delta: float) -> tuple[str, ...]:
     """A client's line of that table."""
     again = "" if len(one["keys"]) == 1 else f" (under {len(one['keys'])} keys)"
     spent = "no proof" if one["epsilon"] is None else at_least(one["epsilon"])
-    return one["name"] + again, str(len(one["runs"])), str(one["charged"]), spent
+    return one["name"] + again, str(len(one["runs"])), str(one["charged"]), spent, at_least(delta, 2)
 
 
 def _words(row: dict[str, Any]) -> tuple[str, ...]:
@@ -146,8 +153,8 @@ def _words(row: dict[str, Any]) -> tuple[str, ...]:
     return row["name"], who, str(len(row["runs"])), str(charged), spent, budget, at_least(row["delta"], 2)
 
 
-def _row(pool: Population) -> dict[str, Any]:
-    delta = pool.delta if pool.delta is not None else default_delta(pool.size)
+def _row(pool: Population, told: float | None = None) -> dict[str, Any]:
+    delta = told if told is not None else pool.delta if pool.delta is not None else default_delta(pool.size)
     try:
         spent, reason = pool.spent(delta), None
     except NoGuarantee as refusal:

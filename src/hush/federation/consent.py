@@ -17,6 +17,7 @@ from hush.federation.letters import printable
 from hush.federation.members import Members, changes
 from hush.federation.proposal import Agreement
 from hush.federation.work import Work
+from hush.local.record_gradients import RecordGradients
 from hush.names import pick
 from hush.privacy.attack import risk
 from hush.privacy.certificate import statement
@@ -182,6 +183,7 @@ def words(told: Agreement, me: int, before: Before = NOTHING) -> list[str]:
         f"{run.method} trains {run.model} ({told.proposal.parameters:,} parameters) in {run.rounds} rounds.",
         _examples(told),
         f"In a round you train for {Work.of(told.method.local).in_words()}.",
+        *_drawn(told),
         f"The roster, with the fingerprint {members.fingerprint}, has {len(members.cards)} clients: {', '.join(members.names)}.",
         *_changed(members, before),
         f"You are {members.names[me]}.",
@@ -214,6 +216,16 @@ def words(told: Agreement, me: int, before: Before = NOTHING) -> list[str]:
         lines.append(f"AGAINST THE SERVER NOTHING IS PROVED: {told.proof.no_server}")
     lines += [f"Mind: {line}." for line in told.proof.guarantee.warnings]
     return list(map(printable, [*filter(None, lines), *(f"Assumed: {line}." for line in proved.assumptions)]))
+
+
+def _drawn(told: Agreement) -> Iterator[str]:
+    """How many records a sum has room for, which no server can know of."""
+    local = told.method.local
+    if isinstance(local, RecordGradients):
+        yield (
+            f"It reads each of your records with the chance {local.rate:g}; the sum has room for about {local.batch_size:,} of a "
+            "client's."
+        )
 
 
 def _changed(members: Members, before: Before) -> Iterator[str]:

@@ -178,7 +178,7 @@ def conduct(
         place.write_bytes(initial.FILE, begun.initial.content)
     if not place.started:
         keep(place, begun.proposal)
-    status.ledger(Path(training.config.ledger or place.path / LEDGER))
+    status.ledger(Path(training.config.ledger or place.path / LEDGER), training.privacy.delta)
     say(f"The roster's fingerprint: {home.members.fingerprint}. Clients connect to {home.invitation.address}.")
     last = time.monotonic()
 
@@ -213,7 +213,8 @@ def _in_words(record: dict[str, Any], clients: RemoteFederation) -> str:
     """What a round came to, and where its time went: what took minutes is worth a line."""
     again = f"  after {record['tried_again']} that broke off" if record.get("tried_again") else ""
     opened = clients.opened
-    summed = "  no sum" if "broke_off" in record else "" if opened is None else f"  {len(opened.included)} of {len(opened.session.cohort)} clients"
+    summed = "" if opened is None else f"  {len(opened.included)} of {len(opened.session.cohort)} clients"
+    summed = "  no sum" if "broke_off" in record else summed
     trips = ", ".join(f"{what} {seconds:.1f}" for what, seconds in record["trip_seconds"].items() if seconds >= 0.05)
     return f"{figures(record)}{summed}{again}  ({trips})"
 

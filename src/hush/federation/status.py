@@ -24,9 +24,9 @@ class Status:
         """The last thing that happened."""
         self._write({"doing": what})
 
-    def ledger(self, file: Path) -> None:
-        """Where what was spent is counted."""
-        self._write({"ledger": str(file.resolve())})
+    def ledger(self, file: Path, delta: float | None) -> None:
+        """Where what was spent is counted, and the delta that clients were told it at."""
+        self._write({"ledger": str(file.resolve()), "delta": delta})
 
     def _write(self, told: dict[str, Any]) -> None:
         self._told = self._told | told | {"time": time.time()}

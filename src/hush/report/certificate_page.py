@@ -134,17 +134,25 @@ def _records(c: dict[str, Any]) -> list[tuple[str, str]]:
     size = sampling["rate"] * sampling["population"] if sampling["kind"] == "PoissonSampling" else sampling["size"]
     return [
         *([("Rows of a person", f"{most:,} at most count, one gradient together, clipped once")] if most is not None else []),
-        (
-            f"{unit.capitalize()}s",
-            f"{c['plan']['population']:,} at the client that holds the fewest; those of larger ones are protected better",
-        ),
-        ("A step reads", f"{size:g} of them, {how}, drawn anew and in secret by the client itself"),
+        *_held(c, unit, f"{size:g} of them, {how}"),
         ("Steps in a round", f"{phase['steps']:,}, each under noise of its own"),
         (
             "Rounds of a client",
             f"{phase['participations']} of {phase['rounds']} at most; which clients are drawn amplifies nothing",
         ),
     ]
+
+
+def _held(c: dict[str, Any], unit: str, read: str) -> list[tuple[str, str]]:
+    """How many records clients hold, where anybody knows."""
+    secret, sampling = "drawn anew and in secret by the client itself", c["plan"]["phases"][0]["sampling"]
+    if "proposal" in c["configuration"]:  # a real federation's: what the plan says is the batch over the rate
+        return [
+            (f"{unit.capitalize()}s", "each client knows its own number alone, and the statement needs none"),
+            ("A step reads", f"each with the chance {sampling['rate']:g}, by its own coin, {secret}"),
+        ]
+    fewest = f"{c['plan']['population']:,} at the client that holds the fewest; those of larger ones are protected better"
+    return [(f"{unit.capitalize()}s", fewest), ("A step reads", f"{read}, {secret}")]
 
 
 def _against(c: dict[str, Any], words: str) -> str:
