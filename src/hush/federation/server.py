@@ -137,13 +137,14 @@ class RemoteFederation(Remote):
         self, total: Tensor | None, charges: int, broke_off: bool, why: str, before: tuple[Traffic, Traffic], broken: int
     ) -> Summed:
         """A round's sum, with what it took since it began."""
+        self.attendance.show()  # who was not in it, too
         up, down = self._post.up - before[0], self._post.down - before[1]
         waited = {what: round(seconds, 3) for what, seconds in self._waited.items()}
         begun, traffic = self.attendance.next_round, told(up, down)
         return Summed(total, charges, broke_off, why, up.counted, down.counted, broken, begun, waited, traffic)
 
     def _nobody_left(self, asked: tuple[int, ...]) -> str | None:
-        """Why these clients can have no further sum, however often they are asked: too few have not yet been in all they agreed to."""
+        """Why these clients can have no further sum, however often they are asked: too few may be in one more."""
         spent = self.attendance.spent(self.terms.participations, asked)
         if len(asked) - len(spent) >= self.terms.fewest(len(asked)):
             return None
