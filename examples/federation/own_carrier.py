@@ -64,6 +64,12 @@ def ask(url, client):
     """The client's end, with a client of `hush.federation.client(...)`, until the run is over."""
     answer = b""
     while answer or not client.over.is_set():
-        with urlopen(f"{url}/{client.key.hex()}", data=answer) as reply:
-            letter = reply.read()
+        try:
+            with urlopen(f"{url}/{client.key.hex()}", data=answer) as reply:
+                letter = reply.read()
+        except OSError:  # the server is not there yet, or not there just now
+            if client.over.is_set():
+                return
+            time.sleep(1)
+            continue
         answer = (client.answer(letter) or b"") if letter else b""

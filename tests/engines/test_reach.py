@@ -47,6 +47,7 @@ def test_a_certificate_for_another_name_is_not_taken(home: ServerFolder, listeni
     listening(home, host="127.0.0.2")
     moved = replace(home.invitation, address=home.invitation.address.replace("127.0.0.1", "127.0.0.2"))
     assert "has a certificate for another name" in told(moved)
+    assert "hush federation take" in told(moved)
 
 
 @pytest.mark.parametrize("days", [-3651, 2])

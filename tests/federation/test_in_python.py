@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,7 @@ import pytest
 import hush
 from hush.certify import verify_run
 from hush.config import RunConfig
+from hush.engines.flower.process import free_port
 from hush.engines.rundir import RunDir
 from hush.errors import UsageError
 from hush.federation import Policy, trial
@@ -137,7 +139,8 @@ def test_a_flower_app_of_ones_own(
     server_app = runpy.run_path(str(stock / "server_app.py"))["app"]
     out = tmp_path / "run"
     with listening(tmp_path, [resident(number) for number in range(CLIENTS)]) as doors:
-        server_app(Nodes(client_app, doors), Context(1, 0, {}, RecordDict(), {"federation": str(made.path), "out": str(out)}))
+        told = {"federation": str(made.path), "data": "digits", "out": str(out)}
+        server_app(Nodes(client_app, doors), Context(1, 0, {}, RecordDict(), told))
     assert "delta=0.0010) for each client" in capsys.readouterr().out
     refuse_less_than_the_usual(tmp_path, out, ROUNDS)
     assert not any(door.exists() for door in doors)
@@ -215,11 +218,12 @@ ASKED: dict[str, Any] = {"rounds": 2, "noise": 1.0, "delta": 1e-3, "set": {"loca
 
 def test_the_mailbox_of_the_documents(made: ServerFolder, resident: MakeResident, tmp_path: Path) -> None:
     own = runpy.run_path(str(EXAMPLES / "own_carrier.py"))
-    with own["Mailbox"](("127.0.0.1", 0)) as mailbox:
-        url = f"http://127.0.0.1:{mailbox.server_port}"
-        clients = [threading.Thread(target=own["ask"], args=(url, resident(number))) for number in range(CLIENTS)]
-        for client in clients:
-            client.start()
+    port = free_port()
+    clients = [threading.Thread(target=own["ask"], args=(f"http://127.0.0.1:{port}", resident(n))) for n in range(CLIENTS)]
+    for client in clients:
+        client.start()
+    time.sleep(0.2)  # nobody listens yet: whoever is started first waits
+    with own["Mailbox"](("127.0.0.1", port)) as mailbox:
         hush.federation.run(made.path, "dp-fedavg", out=tmp_path / "run", carrier=mailbox, say=lambda line: None, **ASKED)
         for client in clients:
             client.join(30)

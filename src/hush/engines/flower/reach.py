@@ -37,7 +37,10 @@ def _mistaken(error: ssl.SSLError, invitation: Invitation) -> str:
     if not isinstance(error, ssl.SSLCertVerificationError):
         return f"speaks no TLS, so it is another program, or a federation made with --insecure ({error.reason or error})"
     if error.verify_code in _WRONG_NAME:
-        return "has a certificate for another name: the address must be the one that hush federation init or renew was given"
+        return (
+            "has a certificate for another name: the address must be the one that hush federation init or renew was given. Where "
+            "the server got another since, take its new invitation (hush federation take)"
+        )
     now = datetime.datetime.now(datetime.UTC)
     clock = f"or this machine's clock, which says {now:%Y-%m-%d %H:%M} UTC, is wrong"
     if error.verify_code == _TOO_EARLY:
