@@ -296,4 +296,4 @@ def test_bytes_in_words() -> None:
         "up": {"counted": 1_234_567, "measured": 1_240_000, "letters": 9},
         "down": {"counted": 99, "measured": 1500, "letters": 2},
     }
-    assert in_words(told) == "1.23 MB up, 1.24 MB in letters; 0.099 kB down, 1.5 kB in letters"
+    assert in_words(told) == "sent 1.23 MB (1.24 MB as letters) and received 0.099 kB (1.5 kB as letters)"

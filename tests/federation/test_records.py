@@ -56,6 +56,7 @@ def test_a_certificate_claims_no_number_of_records_that_nobody_knows(world: Make
     page = (made.out / "certificate.html").read_text()
     assert "holds the fewest" not in page
     assert "each with the chance 0.1" in page
+    assert f"of the roster {made.server.members.fingerprint}" in page
     assert all(check.passed is not False for check in verify_run(made.out).checks)
 
 

@@ -106,7 +106,7 @@ def serve(
     if as_json:
         print_json(result.to_dict())
         return
-    print(result.sentence() + ("." if result.traffic is None else f"; of all clients {in_words(result.traffic)}."))
+    print(result.sentence() + ("." if result.traffic is None else f"; all clients together {in_words(result.traffic)}."))
     say(f"Everything is in {folder.path}")
 
 

@@ -43,8 +43,8 @@ def in_all(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]] | 
 
 def in_words(traffic: Mapping[str, Mapping[str, int]]) -> str:
     """One clause."""
-    ways = [f"{_size(traffic[way]['counted'])} {way}, {_size(traffic[way]['measured'])} in letters" for way in ("up", "down")]
-    return "; ".join(ways)
+    up, down = (f"{_size(traffic[way]['counted'])} ({_size(traffic[way]['measured'])} as letters)" for way in ("up", "down"))
+    return f"sent {up} and received {down}"
 
 
 def _size(count: int) -> str:

@@ -33,7 +33,7 @@ from hush.tasks.task import Clients, Task
 
 TheRemote = TypeVar("TheRemote", bound=Remote)
 
-ELSEWHERE = "the clients' examples never were on the server, so nobody has held its own examples against them"
+ELSEWHERE = "the clients' examples never were on the server, so nobody could check that its test examples are not among them"
 INSECURE = "letters travelled without TLS and node authentication (--insecure): whoever is on the way could read and drop them"
 
 

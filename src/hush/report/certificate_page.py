@@ -69,7 +69,11 @@ def _proved(c: dict[str, Any], signers: Signers | None) -> str:
         ("What stays secret", words["hidden"]),
         ("From whom", _against(c, words["against"])),
         *_replaced(c),
-        ("Clients", f"{c['clients']:,}"),
+        (
+            "Clients",
+            f"{c['clients']:,}"
+            + (f", of the roster {roster}" if (roster := c["configuration"].get("run", {}).get("federation")) else ""),
+        ),
         *_records(c),
         ("Rounds released", _rounds(c)),
         ("Who takes part", f"{c['cohort']:g} of them a round ({_taking_part(c)})"),
