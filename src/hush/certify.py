@@ -323,6 +323,8 @@ def _counted(config: RunConfig, certificate: Values) -> str:
     """What of the data the certificate alone knows, in words."""
     plan = certificate.get("plan")
     if plan is not None and Unit(plan["unit"]).within_client:
+        if config.federation is not None:  # where each client knows its own number alone, and nothing follows from it
+            return ""
         return f", for the {plan['population']:,} {plan['unit']}s of the smallest client that the certificate counts"
     return "" if config.clients is not None else f", for the {certificate['clients']:,} clients that the certificate counts"
 
