@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import socket
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from hush.engines.flower.process import free_port
 from hush.engines.flower.reach import obstacle, refusal
 from hush.engines.flower.supernode import SuperNode
 from hush.federation import keys
-from hush.federation.folders import INVITATION, ClientFolder, Invitation, ServerFolder
+from hush.federation.folders import INVITATION, ClientFolder, Invitation, ServerFolder, split_address
 from tests.engines.conftest import Listening
 
 
@@ -81,6 +83,22 @@ def test_another_program_listens(said: bytes, home: ServerFolder, listening: Lis
     listening(home, else_=said)
     assert "speaks no TLS" in told(home.invitation)
     assert obstacle(replace(home.invitation, insecure=True)) is None, "which nobody can tell without TLS"
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_what_ends_the_connection_at_once(reads: bool, home: ServerFolder) -> None:
+    """As a proxy does whose server is down."""
+    host, port = split_address(home.invitation.address)
+    with socket.create_server((host, port)) as door:
+
+        def end() -> None:
+            link, _ = door.accept()
+            if reads:
+                link.recv(65536)
+            link.close()
+
+        threading.Thread(target=end, daemon=True).start()
+        assert "stands before a server that is not running (a proxy, say), or the federation was made" in told(home.invitation)
 
 
 def test_what_never_answers_is_not_waited_for(home: ServerFolder, listening: Listening) -> None:

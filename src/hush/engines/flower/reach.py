@@ -26,6 +26,11 @@ def obstacle(invitation: Invitation, wait: float = _WAIT) -> str | None:
             if not invitation.insecure:
                 context = ssl.create_default_context(cadata=invitation.ca)
                 context.wrap_socket(link, server_hostname=host).close()
+    except (ssl.SSLEOFError, ConnectionResetError):
+        return (
+            f"what answers at {invitation.address} ends the connection at once: it stands before a server that is not running (a "
+            "proxy, say), or the federation was made with --insecure"
+        )
     except ssl.SSLError as error:
         return f"what answers at {invitation.address} {_mistaken(error, invitation)}"
     except OSError as error:
