@@ -17,6 +17,9 @@ _TOO_EARLY, _TOO_LATE = 9, 10
 _REFUSED = "Failed to activate SuperNode"
 """What Flower 1.41 says where a node's key is not registered, and where it is in use (code 2004)."""
 
+_GIVEN_UP = "SSL/TLS handshake error"
+"""What Flower 1.41 says where a connection ends before TLS is agreed on, as behind a proxy while the server starts anew."""
+
 
 def obstacle(invitation: Invitation, wait: float = _WAIT) -> str | None:
     """Why nothing can be brought from there; None where the server answers, as itself."""
@@ -68,6 +71,11 @@ def _unreachable(address: str, host: str, error: OSError) -> str:
 def is_let_in(log: str) -> bool:
     """Whether a SuperNode was, by what it wrote."""
     return "SuperNode ID:" in log
+
+
+def gave_up(log: str) -> bool:
+    """Whether a SuperNode did, by what it wrote: it then stays, and neither asks nor answers any more."""
+    return _GIVEN_UP in log
 
 
 def refusal(invitation: Invitation, log: str) -> str:
