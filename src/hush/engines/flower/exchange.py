@@ -50,6 +50,16 @@ def answered(message: Message, door: str) -> Message:
     return Message(wrap(answer[1]), reply_to=message)
 
 
+def _answers_in(answer: Message) -> "tuple[bytes | None, str]":
+    """What a node answered, or why that is nothing. Whoever has a node's key answers what he likes: that ends nobody else's run."""
+    try:
+        if answer.has_error():
+            return None, str(answer.error.reason)[:500]
+        return unwrap(answer.content), ""
+    except Exception as error:  # Flower's own readers raise anything
+        return None, f"no bundle of letters: {type(error).__name__}"
+
+
 class UnderWay:
     """At the server: bundles that were pushed to nodes, each under a number of its sender's, until they are answered or too old."""
 
@@ -71,6 +81,5 @@ class UnderWay:
         for answer in self._grid.pull_messages(list(self._waiting)) if self._waiting else ():
             number, _ = self._waiting.pop(answer.metadata.reply_to_message_id, (None, 0.0))
             if number is not None:
-                wrong = answer.has_error()
-                yield number, None if wrong else unwrap(answer.content), str(answer.error.reason)[:500] if wrong else ""
+                yield number, *_answers_in(answer)
         self._waiting = {name: held for name, held in self._waiting.items() if held[1] > time.monotonic()}
