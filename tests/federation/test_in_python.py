@@ -182,6 +182,38 @@ def test_what_one_node_answers_ends_nobodys_run(garbage: str, stock: Path) -> No
     assert [(number, answers) for number, answers, _ in under_way.pull()] == [(1, b"well"), (2, None)]
 
 
+def test_what_flower_itself_cannot_read_is_one_nodes_own(stock: Path) -> None:
+    from flwr.app import Message
+
+    from hush.engines.flower.exchange import UnderWay, wrap
+
+    class Grid:
+        """It raises of node 2 and forgets all that it was asked for, as Flower's does."""
+
+        def __init__(self) -> None:
+            self.there: dict[str, Any] = {}
+
+        def push_messages(self, messages: list[Any]) -> list[str]:
+            for message in messages:
+                name = message.metadata.__dict__["_message_id"] = str(uuid.uuid4())
+                self.there[name] = message
+            return [message.metadata.message_id for message in messages]
+
+        def pull_messages(self, names: list[str]) -> list[Any]:
+            asked = [self.there.pop(name) for name in names if name in self.there]
+            if any(message.metadata.dst_node_id == 2 for message in asked):
+                raise ValueError("Unexpected set of `children`.")
+            return [Message(wrap(b"well"), reply_to=message) for message in asked]
+
+    under_way = UnderWay(Grid())
+    answered = list[tuple[int, bytes | None]]()
+    for number in range(0, 9, 3):
+        for node in (1, 2, 3):
+            assert under_way.push(number + node, node, 60.0, b"letters")
+        answered += [(number, answers) for number, answers, _ in under_way.pull()]
+    assert answered == [(4, b"well"), (5, None), (6, b"well"), (7, b"well"), (8, None), (9, b"well")], "after the first trip"
+
+
 def test_the_two_apps_and_the_client_are_under_twenty_lines(stock: Path) -> None:
     files = (stock / "client_app.py", stock / "server_app.py", stock.parent / "hospital.py")
     lines = [line for file in files for line in file.read_text().split('"""')[-1].splitlines() if line.strip()]
