@@ -185,6 +185,10 @@ class ServerFolder:
         if card in members.cards:
             raise UsageError(f"The roster has this card of '{card.name}' already.")
         others = [known for known in members.cards if not card.follows(known)]
+        if like := [known.name for known in others if known.name.casefold() == card.name.casefold() and known.name != card.name]:
+            raise UsageError(
+                f"The roster has a client '{like[0]}' already, and people read '{card.name}' as the same: take another."
+            )
         for what, called in OWN.items():
             if getattr(card, what) in [getattr(known, what) for known in others]:
                 raise UsageError(

@@ -183,9 +183,10 @@ class RemoteFederation(Remote):
         ahead = self.attendance.in_more_sums_than(paid, asked)
         if len(ahead) > self.terms.corrupted * len(asked):
             raise Overtaken(
-                f"{', '.join(ahead[:5])}{', ...' if len(ahead) > 5 else ''} took part in more sums of this run than the {paid} "
-                "that its ledger here has paid for: another copy of this server went on with it. Go on there; here nothing more "
-                "is spent."
+                f"{', '.join(ahead[:5])}{', ...' if len(ahead) > 5 else ''} say that they took part in more sums of this run "
+                f"than the {paid} that its ledger here has paid for. If another copy of this server went on with it, go on there; "
+                "if there is none, they do not say what is so: a new run, without them (hush federation remove). Here nothing "
+                "more is spent."
             )
 
     def _suspected(self, numbers: set[int]) -> str:
