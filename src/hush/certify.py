@@ -6,7 +6,7 @@ as they were when the run ended, so that also the author's words cannot be chang
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from hush.experiment import Experiment
 from hush.federation import initial, kept, signatures
 from hush.federation.vouching import signers, vouching
 from hush.plain import differing, plain
-from hush.plugins import shown
+from hush.plugins import running_only, shown
 from hush.privacy.accountant import account
 from hush.privacy.certificate import FORMAT, digest, has_old_skellam, proof_from_dict, proof_to_dict
 from hush.privacy.guarantee import Unit
@@ -75,8 +75,14 @@ def runs_in(path: Path) -> list[Path]:
     return found
 
 
-def verify_run(path: Path, ledger: Path | None = None) -> Verified:
-    """Every check of a certificate; `ledger` is where the run was charged, if its settings do not say."""
+def verify_run(path: Path, ledger: Path | None = None, code: Iterable[Path] = ()) -> Verified:
+    """Every check of a certificate; `ledger` is where the run was charged, if its settings do not say. `code` are files that may be
+    run where the settings name one: whoever wrote the folder would otherwise choose what is run here."""
+    with running_only(code):
+        return _verified(path, ledger)
+
+
+def _verified(path: Path, ledger: Path | None) -> Verified:
     folder = RunDir(path)
     certificate = _object(folder, "certificate.json")
     if "format" not in certificate:

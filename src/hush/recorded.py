@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hush.engines.conclude import spent_together
-from hush.engines.result import still_there
+from hush.engines.result import released, still_there
 from hush.engines.rundir import RunDir
 from hush.errors import HushError
 from hush.federation import signatures
@@ -66,7 +66,7 @@ def _against(ledger: Ledger, folder: RunDir, certificate: Values, result: Values
 
 def _against_releases(run: Spending, folder: RunDir, certificate: Values, result: Values) -> Iterator[str]:
     """Whoever changes a line of what was released would have to write the ledger anew: to add a release is not enough."""
-    now = still_there(certificate, result, folder)
+    now = still_there(released(certificate, result, folder), result, folder)
     wrong = [name for name, hashed in now.items() if any(r.sha256.get(name) != hashed for r in run.released)]
     if not run.released:
         yield "nothing was released there"

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hush.kernels import kernels_for
+
 _COPIED = 2**21
 """Entries that are copied at once: 16 MiB."""
 
@@ -29,6 +31,10 @@ def l2(x: Tensor) -> Tensor:
 
     Blocks are added up in float32 and their sums in float64.
     """
+    if _has_kernels(x):
+        from hush.kernels.rows import norms
+
+        return norms(x)
     whole = x.shape[1] // _BLOCK * _BLOCK
     if x.dtype != torch.float32 or whole == 0:
         return exact_l2(x)
@@ -48,10 +54,18 @@ def total(x: Tensor, kind: torch.dtype = torch.float64) -> Tensor:
     """The sum of all rows, added up in `kind`."""
     if x.dtype == kind:
         return x.sum(0)
+    if _has_kernels(x) and kind == torch.float64:
+        from hush.kernels.rows import total as summed
+
+        return summed(x)
     added = torch.zeros(x.shape[1], dtype=kind, device=x.device)
     for part in _few(x):  # a single row is added as it is, and becomes float64 on the way
         added += part[0] if len(part) == 1 else part.sum(0, dtype=kind)
     return added
+
+
+def _has_kernels(x: Tensor) -> bool:
+    return kernels_for(x.device) and x.dtype == torch.float32 and x.dim() == 2 and x.numel() > 0 and x.stride(1) == 1
 
 
 def wide(x: Tensor) -> Tensor:

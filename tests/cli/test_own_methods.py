@@ -61,14 +61,39 @@ def test_its_setting_is_explained_set_checked_and_kept(mine: str, tmp_path: Path
 def test_a_certificate_follows_its_file(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = hush(capsys, "run", mine, *SMALL, "--out", "r")
     assert code == 0, err
-    code, _, err = hush(capsys, "certify", "r")
+    code, out, _ = hush(capsys, "certify", "r")
+    assert code == 1
+    assert "mine.py is not Hush's own, and is run only where you say so" in out
+    code, _, err = hush(capsys, "certify", "r", "--code", "mine.py")
     assert code == 0, err
+    (tmp_path / "elsewhere").mkdir()
+    copy = shutil.copy(tmp_path / "mine.py", tmp_path / "elsewhere")
     (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text() + "\n# changed\n")
-    code, _, _ = hush(capsys, "certify", "r")
+    code, out, _ = hush(capsys, "certify", "r", "--code", "mine.py")
     assert code != 0
+    assert "code has changed" in out
+    code, _, err = hush(capsys, "certify", "r", "--code", copy)
+    assert code == 0, err
     code, _, err = hush(capsys, "run", "--resume", "r")
     assert code == 2, err
     assert "code has changed" in err
+
+
+@pytest.mark.parametrize("key", ["method", "model", "data"])
+def test_who_verifies_a_certificate_runs_nothing_that_came_with_it(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever gives a folder away writes its settings, and may put a file beside them."""
+    monkeypatch.chdir(tmp_path)
+    code, _, err = hush(capsys, "run", "dp-fedavg", *SMALL, "--out", "r")
+    assert code == 0, err
+    (tmp_path / "r" / "evil.py").write_text("from pathlib import Path\nPath('was-run').touch()\nf = None\n")
+    for name in ("config.json", "certificate.json"):
+        told = json.loads((tmp_path / "r" / name).read_text())
+        (told["runs"][0] if "runs" in told else told)[key] = "evil.py:f" if name == "certificate.json" else "r/evil.py:f"
+        (tmp_path / "r" / name).write_text(json.dumps(told))
+    hush(capsys, "certify", "r")
+    assert not (tmp_path / "was-run").exists()
 
 
 def test_it_is_compared_and_tuned(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import socket
+import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +16,7 @@ from hush.engines.flower.process import free_port
 from hush.engines.flower.reach import obstacle, refusal
 from hush.engines.flower.supernode import SuperNode
 from hush.federation import keys
-from hush.federation.folders import INVITATION, ClientFolder, Invitation, ServerFolder
+from hush.federation.folders import INVITATION, ClientFolder, Invitation, ServerFolder, split_address
 from tests.engines.conftest import Listening
 
 
@@ -84,6 +87,22 @@ def test_another_program_listens(said: bytes, home: ServerFolder, listening: Lis
     assert obstacle(replace(home.invitation, insecure=True)) is None, "which nobody can tell without TLS"
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_what_ends_the_connection_at_once(reads: bool, home: ServerFolder) -> None:
+    """As a proxy does whose server is down."""
+    host, port = split_address(home.invitation.address)
+    with socket.create_server((host, port)) as door:
+
+        def end() -> None:
+            link, _ = door.accept()
+            if reads:
+                link.recv(65536)
+            link.close()
+
+        threading.Thread(target=end, daemon=True).start()
+        assert "stands before a server that is not running (a proxy, say), or the federation was made" in told(home.invitation)
+
+
 def test_what_never_answers_is_not_waited_for(home: ServerFolder, listening: Listening) -> None:
     listening(home, else_=b"")
     began = time.monotonic()
@@ -117,6 +136,29 @@ def test_a_client_says_once_what_is_in_its_way_and_then_what_is_next(
     assert "nobody listens" in heard[0]
     assert "is not the server that invited this client" in heard[1]
     assert len(heard) == 2
+
+
+def test_a_supernode_that_gave_up_is_started_again(
+    home: ServerFolder, listening: Listening, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower's process stays, behind a proxy whose server was started anew, and does nothing any more."""
+    pytest.importorskip("flwr", reason="Flower is an extra: pip install 'hush-fl[federation]'")
+    monkeypatch.setattr("hush.engines.flower.supernode._BACKOFF", (0.05,))
+    monkeypatch.setattr("hush.engines.flower.supernode._LOOK", 0.1)
+    said = "SuperNode ID: 7", "Start `flwr-clientapp` process", "SSL/TLS handshake error detected."
+    program = f"import time; [(print(line, flush=True), time.sleep(0.3)) for line in {said!r}]; time.sleep(600)"
+    monkeypatch.setattr(SuperNode, "_command", lambda self: [sys.executable, "-c", program])
+    client = ClientFolder.enroll(tmp_path / "client", home.path / INVITATION, "client-0")
+    listening(home)
+    heard: list[str] = []
+    log = client.path / "logs" / "supernode.log"
+    with SuperNode(client, [], log.parent, tell=heard.append):
+        wait_for(lambda: log.exists() and log.read_text().count("SuperNode ID") >= 3)
+    assert heard[:3] == [
+        f"connected to {home.invitation.address}",
+        f"the connection to {home.invitation.address} is lost; trying again",
+        f"connected to {home.invitation.address}",
+    ]
 
 
 def wait_for(done) -> None:  # type: ignore[no-untyped-def]

@@ -12,9 +12,10 @@ import pytest
 
 from hush.engines.rundir import CHECKPOINT, DiskError, RunDir
 from hush.errors import HushError
-from hush.federation import proposal
+from hush.federation import letters, proposal
+from hush.federation.folders import ClientFolder
 from hush.federation.member import Member
-from hush.federation.server import Unreachable
+from hush.federation.server import Patience, Unreachable
 from hush.privacy.ledger import LedgerError, RunAccount
 from hush.secagg.messages import Kind
 from tests.federation.conftest import MakeWorld
@@ -203,3 +204,29 @@ def test_clients_that_stay_silent_for_good_end_a_run_that_cannot_do_without_them
         made.train()
     assert charges_of(made.out / "ledger.sqlite") == 0
     assert [made.diary(number)[1] for number in range(4)] == [0] * 4
+
+
+def test_one_that_answers_garbage_at_once_has_nobody_cut_off(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five one may be missing, and one takes half a minute: it is waited for, since four vectors are needed."""
+    patience = Patience(stage=600.0, grace=10.0, absent=900.0)
+    made, added = world(clients=5, tolerate=0.2, rounds=3, patience=patience), Added(monkeypatch)
+    liar, on_their_way = ClientFolder.of(made.folder(0)).identity, list[tuple[float, bytes]]()
+
+    def answered(sent: Sent, answer: bytes) -> list[bytes]:
+        if not sent.asks(Kind.DELIVERY) or sent.number not in (0, 4):
+            return [answer]
+        if sent.number == 4:
+            on_their_way.append((made.clock.now + 30.0, answer))
+            return []
+        head = {"kind": "answers", "why": [], "re": sent.letter.name, "key": liar.public.hex()}
+        return [letters.write(liar, head, [b"garbage"])]
+
+    def arrives() -> None:
+        for due in [due for due in on_their_way if due[0] <= made.clock.now]:
+            on_their_way.remove(due)
+            made.post.late.append(due[1])
+
+    made.post.on_answer, made.clock.on_wait = answered, arrives
+    made.train()
+    assert [set(one.included) for one in added.opened] == [{1, 2, 3, 4}] * 3
+    assert charges_of(made.out / "ledger.sqlite") == 3

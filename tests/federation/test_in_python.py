@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import runpy
 import socket
@@ -15,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hush
@@ -144,6 +146,75 @@ def test_a_flower_app_of_ones_own(
     assert "delta=0.0010) for each client" in capsys.readouterr().out
     refuse_less_than_the_usual(tmp_path, out, ROUNDS)
     assert not any(door.exists() for door in doors)
+
+
+@pytest.mark.parametrize("garbage", ["nothing", "no bundle", "text", "an array of another kind", "an array that is too large"])
+def test_what_one_node_answers_ends_nobodys_run(garbage: str, stock: Path) -> None:
+    """Whoever has a client's node key answers Flower's messages with whatever Flower can carry."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+    from hush.engines.flower.exchange import UnderWay, wrap
+
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (1 << 44,)})
+    content = {
+        "nothing": {},
+        "no bundle": {"letters": ConfigRecord({})},
+        "text": {"letters": ConfigRecord({"bundle": "text"})},
+        "an array of another kind": {"letters": ArrayRecord({"bundle": Array("uint8", (1,), "pickle", b"x")})},
+        "an array that is too large": {
+            "letters": ArrayRecord({"bundle": Array("uint8", (1,), "numpy.ndarray", header.getvalue())})
+        },
+    }
+
+    class Grid:
+        def push_messages(self, messages: list[Any]) -> list[str]:
+            self.pushed = messages
+            for message in messages:
+                message.metadata.__dict__["_message_id"] = str(message.metadata.dst_node_id)
+            return [message.metadata.message_id for message in messages]
+
+        def pull_messages(self, names: list[str]) -> list[Any]:
+            return [Message(wrap(b"well"), reply_to=self.well), Message(RecordDict(content[garbage]), reply_to=self.pushed[0])]
+
+    grid = Grid()
+    under_way = UnderWay(grid)
+    assert under_way.push(1, 1, 60.0, b"letters")
+    grid.well = grid.pushed[0]  # type: ignore[attr-defined]
+    assert under_way.push(2, 2, 60.0, b"letters")
+    assert [(number, answers) for number, answers, _ in under_way.pull()] == [(1, b"well"), (2, None)]
+
+
+def test_what_flower_itself_cannot_read_is_one_nodes_own(stock: Path) -> None:
+    from flwr.app import Message
+
+    from hush.engines.flower.exchange import UnderWay, wrap
+
+    class Grid:
+        """It raises of node 2 and forgets all that it was asked for, as Flower's does."""
+
+        def __init__(self) -> None:
+            self.there: dict[str, Any] = {}
+
+        def push_messages(self, messages: list[Any]) -> list[str]:
+            for message in messages:
+                name = message.metadata.__dict__["_message_id"] = str(uuid.uuid4())
+                self.there[name] = message
+            return [message.metadata.message_id for message in messages]
+
+        def pull_messages(self, names: list[str]) -> list[Any]:
+            asked = [self.there.pop(name) for name in names if name in self.there]
+            if any(message.metadata.dst_node_id == 2 for message in asked):
+                raise ValueError("Unexpected set of `children`.")
+            return [Message(wrap(b"well"), reply_to=message) for message in asked]
+
+    under_way = UnderWay(Grid())
+    answered = list[tuple[int, bytes | None]]()
+    for number in range(0, 9, 3):
+        for node in (1, 2, 3):
+            assert under_way.push(number + node, node, 60.0, b"letters")
+        answered += [(number, answers) for number, answers, _ in under_way.pull()]
+    assert answered == [(4, b"well"), (5, None), (6, b"well"), (7, b"well"), (8, None), (9, b"well")], "after the first trip"
 
 
 def test_the_two_apps_and_the_client_are_under_twenty_lines(stock: Path) -> None:

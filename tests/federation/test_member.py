@@ -20,13 +20,13 @@ from hush.federation import letters, statement
 from hush.federation.data import Held, zeros_and_ones
 from hush.federation.diary import Before, Diary
 from hush.federation.folders import ClientFolder
-from hush.federation.member import Member
+from hush.federation.member import KEYS_AHEAD, Member
 from hush.federation.proposal import Examples, agree
 from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
 from hush.privacy.ledger import Ledger
 from hush.random import derive, keys_of
-from hush.secagg.messages import Kind, peek
+from hush.secagg.messages import MOST_AHEAD, Kind, peek
 from hush.secret import Secret
 from tests.federation.conftest import MakeWorld
 from tests.federation.world import Sent, World, changed, yes
@@ -133,6 +133,19 @@ def test_a_diary_that_was_lost_or_restored_does_not_forget(world: MakeWorld) -> 
     path.unlink()
     made.restart(0)
     assert made.propose(0).head["kind"] == "refused"
+
+
+def test_keys_for_ever_later_rounds_do_not_fill_a_clients_memory(world: MakeWorld) -> None:
+    made = world(rounds=2)
+    for ahead in range(0, 2 * MOST_AHEAD, KEYS_AHEAD):
+        made.ask(0, {"kind": "propose", "round": ahead}, [made.proposal.to_json().encode()])
+    joined = made.members[0]._joined
+    assert joined is not None
+    assert len(joined.client.prepared_rounds) == MOST_AHEAD
+    assert max(joined.client.prepared_rounds) == 2 * MOST_AHEAD - 1, "those that were asked for last"
+    made.propose(0)
+    assert set(range(KEYS_AHEAD)) <= joined.client.prepared_rounds, "rounds that were forgotten get keys again"
+    assert len(joined.client.prepared_rounds) == MOST_AHEAD
 
 
 def test_an_old_runs_letters_end_nothing_and_begin_nothing(world: MakeWorld) -> None:

@@ -272,6 +272,15 @@ def test_a_secret_is_never_written_over(tmp_path: Path) -> None:
         read_secret(tmp_path / "none")
 
 
+def test_a_name_that_people_read_as_anothers_is_not_admitted(home: ServerFolder, tmp_path: Path) -> None:
+    for name in ("client-1", "Client-1"):
+        card = ClientFolder.enroll(tmp_path / name, home.path / INVITATION, name).card
+        if name == "client-1":
+            home.admit(card)
+    with pytest.raises(UsageError, match="a client 'client-1' already, and people read 'Client-1' as the same"):
+        home.admit(card)
+
+
 def test_a_folder_that_holds_anything_is_not_begun_anew(home: ServerFolder) -> None:
     client = enrolled(home, "client-0")
     before = {path: path.read_bytes() for folder in (home.path, client.path) for path in folder.iterdir()}

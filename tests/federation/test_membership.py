@@ -27,8 +27,9 @@ from hush.federation.proposal import agree
 from hush.federation.propose import propose, resolved, task_of
 from hush.federation.running import taken_up
 from hush.federation.server import Overtaken
+from hush.privacy.guarantee import Relation, Unit
 from hush.privacy.ledger import Ledger
-from hush.privacy.population import Population
+from hush.privacy.population import Population, Spending
 from hush.secagg.identity import Identity
 from tests.cli.test_cli import hush
 from tests.federation.conftest import MakeWorld
@@ -178,6 +179,14 @@ def test_a_budget_is_spent_by_all_rosters_together(world: MakeWorld, tmp_path: P
         again(made, "third", ledger=str(book), population="study").train()
 
 
+def test_a_key_under_another_name_pays_for_all_that_its_names_may_have_been() -> None:
+    first, second, third = {"a": "1", "b": "2"}, {"a": "3", "b": "2"}, {"c": "3", "d": "4"}
+    pool = Population("study", 2, Unit.CLIENT, Relation.ADD_REMOVE, rosters={"one": first, "two": second, "three": third})
+    pool.runs = dict.fromkeys(pool.rosters, Spending(phase=None))  # type: ignore[arg-type]
+    runs = {name: list(pool.of_client(name).runs) for name in "abcd"}
+    assert runs == {"a": ["one", "two", "three"], "b": ["one", "two"], "c": ["one", "two", "three"], "d": ["three"]}
+
+
 def test_what_is_said_of_each_client(world: MakeWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     book = tmp_path / "study.sqlite"
     made = world(rounds=1, ledger=str(book), population="study")
@@ -253,6 +262,29 @@ def test_a_new_roster_goes_on_with_the_model_and_in_the_ledger(finished: bool, w
     assert any(check.passed is False for check in verify_run(made.out).checks if check.name == "proposal")
     with pytest.raises(DataError, match="is not what this run began with"):
         Initial.kept(RunDir(made.out), initial.sha256)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_run_that_broke_off_is_not_gone_on_from_without_its_ledger(own: bool, world: MakeWorld, tmp_path: Path) -> None:
+    """It has no certificate, and clients paid for two rounds of it all the same."""
+    book = tmp_path / "study.sqlite"
+    made = world(rounds=3, **({} if own else {"ledger": str(book), "population": "study"}))
+    old = made.out
+    keep(RunDir(old), made.proposal)
+    dies_after(made, 2, resume=True)
+    for file in (old if own else tmp_path).glob("*.sqlite*"):
+        file.unlink()
+    again(made, "second", rounds=1, ledger=str(tmp_path / "other.sqlite"), population="study")
+    with pytest.raises(UsageError, match="on the same clients: charge it there, too"):
+        refuse_uncounted(RunDir(old), made.experiment.config)
+
+
+def test_a_run_without_a_guarantee_that_broke_off_needs_no_ledger(world: MakeWorld) -> None:
+    made = world(rounds=3, noise_seed=1)
+    old = made.out
+    keep(RunDir(old), made.proposal)
+    dies_after(made, 2, resume=True)
+    refuse_uncounted(RunDir(old), made.experiment.config)
 
 
 def test_another_model_is_not_begun_with(world: MakeWorld) -> None:
@@ -367,6 +399,34 @@ def test_cards_that_are_in_the_roster_are_no_hindrance_and_a_wrong_file_admits_n
     assert "5 clients" in out
 
 
+def test_whoever_opens_a_folder_that_is_just_rotated_takes_no_key_away(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world(rounds=1)
+    own, right = ClientFolder.of(made.folder(1)), folders.write_text
+
+    def while_another_looks(path: Path, text: str) -> None:
+        ClientFolder.of(made.folder(1))
+        right(path, text)
+
+    monkeypatch.setattr(folders, "write_text", while_another_looks)
+    with closing(own.lock()):
+        own.rotate()
+    after = ClientFolder.of(made.folder(1))
+    assert after.identity.public == after.card.key
+    assert len(after.card.before) == 1
+    assert folders.public_node_key((after.path / "node.key").read_bytes()) == after.card.node
+
+
+@pytest.mark.parametrize("change", [{"address": "elsewhere.org:9443"}, {"ca": "another"}, {"insecure": False}, {"signature": ""}])
+def test_nobody_is_enrolled_with_an_invitation_that_was_changed(change: dict[str, Any], world: MakeWorld, tmp_path: Path) -> None:
+    """Where the server is, and whether there is TLS, no fingerprint tells."""
+    invitation = json.loads((world().server.path / INVITATION).read_text())
+    assert invitation["insecure"]
+    (tmp_path / INVITATION).write_text(json.dumps(invitation | change))
+    with pytest.raises(DataError, match="not as its server signed it"):
+        ClientFolder.enroll(tmp_path / "own", tmp_path / INVITATION, "client-9")
+    assert not (tmp_path / "own").exists()
+
+
 def test_a_run_that_goes_on_is_left_only_where_that_is_typed(world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     made = world(rounds=3)
     dies_after(made, 1)
@@ -474,6 +534,31 @@ def test_a_ledger_that_did_not_come_along_is_missed(moved: World, tmp_path: Path
     assert taken_up(server, run, None, {"ledger": str(tmp_path / "new" / "study.sqlite")}).proposal.digest == moved.proposal.digest
     with pytest.raises(UsageError, match="is not what this run began with"):
         taken_up(server, run, None, {"data": "mnist"})
+
+
+def test_a_run_with_its_own_ledger_is_charged_to_no_other_population(world: MakeWorld, tmp_path: Path) -> None:
+    made = world(rounds=2)
+    keep(RunDir(made.out), made.proposal)
+    with pytest.raises(UsageError, match="goes on in its own ledger"):
+        taken_up(made.server, RunDir(made.out), None, {"ledger": str(tmp_path / "study.sqlite")})
+    assert taken_up(made.server, RunDir(made.out), None).proposal.run.ledger is None
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_ledger_that_is_another_one_is_refused_before_the_folder_names_it(
+    finished: bool, world: MakeWorld, tmp_path: Path
+) -> None:
+    made = world(rounds=3, ledger=str(tmp_path / "study.sqlite"), population="study")
+    keep(RunDir(made.out), made.proposal)
+    if finished:
+        made.train(resume=True)
+    else:
+        dies_after(made, 2, resume=True)
+    before = (made.out / "config.json").read_bytes()
+    Ledger(tmp_path / "other.sqlite").close()
+    with pytest.raises(UsageError, match="knows nothing of this run"):
+        taken_up(made.server, RunDir(made.out), None, {"ledger": str(tmp_path / "other.sqlite")})
+    assert (made.out / "config.json").read_bytes() == before
 
 
 # -- a client that moves -----------------------------------------------------------------------------------------------------------

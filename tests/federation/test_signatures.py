@@ -261,6 +261,27 @@ def test_a_run_that_was_written_anew_is_not_the_one_that_was_signed(run: Path) -
 # -- who is missing ----------------------------------------------------------------------------------------------------------------
 
 
+def test_a_signature_is_written_in_one_way_alone(run: Path) -> None:
+    for change in (str.upper, " {}".format, "{} ".format):
+        write(run, [one | {"signature": change(one["signature"])} for one in statements(run)])
+        assert "not signed with the key" in of(run).detail
+
+
+@pytest.mark.filterwarnings("ignore:.*has no budget")
+def test_what_all_runs_cost_together_was_signed_as_well(world: MakeWorld, tmp_path: Path) -> None:
+    """Also where nobody has the ledger that it follows from."""
+    run = trained(world(rounds=1, ledger=str(tmp_path / "study.sqlite"), population="study"))
+    assert of(run).passed
+    for name in ("certificate.json", "result.json"):
+        told = json.loads((run / name).read_text())
+        told["population"]["epsilon"] = 0.1
+        (run / name).write_text(json.dumps(told))
+    write_certificate(RunDir(run))
+    (tmp_path / "study.sqlite").unlink()
+    assert wrong(run) == {"signatures"}
+    assert "it was told of another certificate and result" in of(run).detail
+
+
 def test_a_signer_who_is_dropped_is_missed_by_ledger_and_page(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(run, statements(run)[:2])
     assert wrong(run) == {"ledger", "page"}

@@ -20,12 +20,15 @@ MOST_LINES = 20
 def certify(
     run: Annotated[Path, typer.Argument(help="The run's directory.")],
     ledger: Annotated[Path | None, typer.Option("--ledger", help="Where it was charged, if its settings do not say.")] = None,
+    code: Annotated[
+        list[Path] | None, typer.Option("--code", help="FILE.py of a method or model of one's own: no other is run. Repeatable.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Recompute a run's certificate and verify it. Exit code 2 if anything does not hold, 1 if something cannot be checked."""
     rows, good, complete = [], True, True
     for path in runs_in(run):
-        certificate, checks, said, unchecked = verify_run(path, ledger)
+        certificate, checks, said, unchecked = verify_run(path, ledger, code or ())
         holds = all(check.passed is not False for check in checks)
         whole = all(check.passed is not None for check in checks)
         good, complete = good and holds, complete and whole

@@ -93,7 +93,7 @@ def _refuse_another(run: Run, known: dict[str, str], folder: RunDir) -> None:
 
 
 def _keep(run: Run, folder: RunDir) -> None:
-    kept = {"run_id": run.identity.run_id, "fingerprint": dict(run.identity.fingerprint)}
+    kept = {"run_id": run.identity.run_id, "fingerprint": dict(run.identity.fingerprint), "charged": run.privacy.plan is not None}
     folder.write_json(IDENTITY, kept if run.identity.secure else kept | {"secret": run.identity.secret.key.hex()}, mode=0o600)
 
 

@@ -162,15 +162,20 @@ def released(certificate: dict[str, Any], result: dict[str, Any], folder: RunDir
     Without what all runs on these clients spent, but for their name: a run whose process was killed says the rest again to the
     letter, while others may have been charged since. Those figures follow from the ledger itself.
     """
+    return given_out(_named(certificate), _named(result), folder)
+
+
+def given_out(certificate: dict[str, Any], result: dict[str, Any], folder: RunDir) -> dict[str, str]:
+    """The hashes of all of it, to the letter: what clients sign, who come when it lies there and is not written again."""
     rounds = folder.digest("rounds.jsonl") if folder.has("rounds.jsonl") else hashlib.sha256().hexdigest()
-    told = {"certificate": digest(_named(certificate)), "result": digest(_named(result)), "rounds": rounds}
+    told = {"certificate": digest(certificate), "result": digest(result), "rounds": rounds}
     return {"model": str(certificate.get("model_sha256"))} | told
 
 
-def still_there(certificate: dict[str, Any], result: dict[str, Any], folder: RunDir) -> dict[str, str]:
-    """The same of what still lies there."""
+def still_there(hashes: dict[str, str], result: dict[str, Any], folder: RunDir) -> dict[str, str]:
+    """Those of what still lies there."""
     there = {"model": True, "certificate": True, "result": bool(result), "rounds": folder.has("rounds.jsonl")}
-    return {name: hashed for name, hashed in released(certificate, result, folder).items() if there[name]}
+    return {name: hashed for name, hashed in hashes.items() if there[name]}
 
 
 def _named(value: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,10 @@ Out = Mapping[int, Draft]
 """Letters by the client's number."""
 
 
+Heard = Callable[[int, Letter], None]
+"""Told of a client's answer, by its number."""
+
+
 class Carrier(Protocol):
     """Whoever brings letters to clients, by their keys, and answers back. It may lose and repeat them."""
 
@@ -87,14 +91,21 @@ class Correspondence:
         there = self.carrier.reachable()
         return {number for number, key in enumerate(self._keys) if key in there}
 
-    def ask(self, out: Out, enough: Callable[[set[int]], bool], trip: str, stage: float | None = None) -> dict[int, Letter]:
+    def ask(
+        self, out: Out, enough: Callable[[set[int]], bool], trip: str, stage: float | None = None, heard: Heard | None = None
+    ) -> dict[int, Letter]:
         """Letters to clients, and their answers: all of them, or those that came in time. `trip` is what is asked for: what one of
-        a kind took says how long the next may take; `stage` is the longest, where that is less than ever."""
+        a kind took says how long the next may take; `stage` is the longest, where that is less than ever. `heard` is told of each
+        answer as it comes, before `enough` is asked."""
         waiting = self._send(out)
         answers: dict[int, Letter] = {}
         self._pace.begin(trip, waiting, stage)
         while waiting:
+            before = set(answers)
             self._receive(waiting, answers)
+            if heard is not None:
+                for number in [number for number in answers if number not in before]:
+                    heard(number, answers[number])
             late = self._pace.late(set(waiting.values()), enough(set(answers)))
             if not self.reachable() & set(waiting.values()) - late:
                 break

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -64,6 +65,13 @@ class Invitation:
         """The same, issued now, and later than another."""
         now = replace(self, issued=max(int(time.time()), after + 1))
         return replace(now, signature=identity.sign(now.statement).hex())
+
+    def holds(self, key: bytes) -> bool:
+        """Whether the owner of this key signed it as it is."""
+        try:
+            return is_signed(key, bytes.fromhex(self.signature), self.statement)
+        except ValueError:
+            return False
 
     def to_json(self) -> str:
         return json.dumps(self._told() | {"signature": self.signature}, indent=2) + "\n"
@@ -177,6 +185,10 @@ class ServerFolder:
         if card in members.cards:
             raise UsageError(f"The roster has this card of '{card.name}' already.")
         others = [known for known in members.cards if not card.follows(known)]
+        if like := [known.name for known in others if known.name.casefold() == card.name.casefold() and known.name != card.name]:
+            raise UsageError(
+                f"The roster has a client '{like[0]}' already, and people read '{card.name}' as the same: take another."
+            )
         for what, called in OWN.items():
             if getattr(card, what) in [getattr(known, what) for known in others]:
                 raise UsageError(
@@ -210,6 +222,8 @@ class ClientFolder:
         """Keys that are made here, and a card that shows the public ones."""
         check_name(name)
         known = Invitation.read(invitation)
+        if not known.holds(known.server):  # what says who the server is may be another's; the fingerprint tells
+            raise DataError(f"{invitation} is not as its server signed it: it was changed on its way, ask for it again.")
         identity = _new_identity(path)
         node = make_node_key(path / "node.key")
         write_text(path / INVITATION, known.to_json())
@@ -223,11 +237,17 @@ class ClientFolder:
         if not (path / "card.json").is_file() or not (path / _SECRET).is_file():
             raise UsageError(f"{path} is not a client's folder: hush federation enroll makes one.")
         folder = ClientFolder(path)
-        folder._finish_rotation()
+        if folder._is_between_keys:
+            try:
+                held = folder.lock()
+            except UsageError:  # a process that is just rotating: these keys are its own, and not left over
+                return folder
+            with closing(held):
+                folder._finish_rotation()
         return folder
 
     def rotate(self, node_only: bool = False) -> Card:
-        """New keys. The old one signs for the new one, and is gone: diary and ledger are the same client's.
+        """New keys. The old one signs for the new one, and is gone: diary and ledger are the same client's. Be alone (`lock`).
 
         The card is what counts: keys that it does not show were drawn by a process that was killed, and those that it shows are put
         in their places by the next one.
@@ -247,9 +267,11 @@ class ClientFolder:
         self._finish_rotation()
         return card
 
+    @property
+    def _is_between_keys(self) -> bool:
+        return any((self.path / name).exists() for name in _NEXT.values())
+
     def _finish_rotation(self) -> None:
-        if not any((self.path / name).exists() for name in _NEXT.values()):
-            return
         card = self.card
         for name, told in (("node.key", card.node), (_SECRET, card.key)):
             drawn = self.path / _NEXT[name]
@@ -272,11 +294,7 @@ class ClientFolder:
         known, new = self.invitation, Invitation.read(path)
         if new.server != known.server:
             raise UsageError(f"{path} is of another server than the one that invited this client: that is another federation.")
-        try:
-            signature = bytes.fromhex(new.signature)
-        except ValueError:
-            signature = b""
-        if not is_signed(known.server, signature, new.statement):
+        if not new.holds(known.server):
             raise DataError(f"{path} is not as the server that invited this client signed it: ask for it again.")
         if (new.name, new.insecure) != (known.name, known.insecure):
             raise UsageError(f"{path} says another name, or another word on TLS, than this client was enrolled with.")

@@ -69,22 +69,30 @@ class Initial(NamedTuple):
 
 def refuse_uncounted(folder: RunDir, asked: RunConfig) -> None:
     """What the model cost so far and what is to come are spent on the same clients: both must be in one ledger."""
-    run = folder.read_json("certificate.json" if folder.has("certificate.json") else IDENTITY)["run_id"]
-    if asked.ledger is not None and _charged(Path(asked.ledger), run) == asked.population:
+    run = name_of(folder)
+    if asked.ledger is not None and charged(Path(asked.ledger), run) == asked.population:
         return
     there = Path(runs_of(folder)[0].ledger or folder.path / LEDGER)
-    population = _charged(there, run)
-    if population is None and not _has_guarantee(folder):
+    population = charged(there, run)
+    if population is None and not _was_charged(folder):
         return  # no ledger has a number for it, and no certificate: a caveat says so
     where = f"--ledger {there} --population '{population}'" if population is not None else f"--ledger FILE ({there} is not there)"
     raise UsageError(f"What {folder.path} spent adds to what this run will, on the same clients: charge it there, too ({where}).")
 
 
-def _has_guarantee(folder: RunDir) -> bool:
-    return folder.has("certificate.json") and folder.read_json("certificate.json").get("guarantee") is not None
+def _was_charged(folder: RunDir) -> bool:
+    """Whether there is a ledger that knows of a run, be it complete or not, wherever that lies by now."""
+    if folder.has("certificate.json"):
+        return folder.read_json("certificate.json").get("guarantee") is not None
+    return bool(folder.read_json(IDENTITY).get("charged", True))
 
 
-def _charged(file: Path, run: str) -> str | None:
+def name_of(folder: RunDir) -> str:
+    """What ledgers call a run."""
+    return str(folder.read_json("certificate.json" if folder.has("certificate.json") else IDENTITY)["run_id"])
+
+
+def charged(file: Path, run: str) -> str | None:
     """The population that a run is charged to in a ledger."""
     if not file.is_file():
         return None

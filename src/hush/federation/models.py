@@ -55,8 +55,10 @@ class SentModels:
     def broadcast(self, number: int) -> Broadcast:
         """What this client is sent. Until it answers nobody knows what it holds."""
         model, base = self._held.pop(number, (None, ""))
-        if model not in self._made:
-            self._made[model] = self._whole() if model is None else min(self._since(model, base), self._whole(), key=_length)
+        if None not in self._made:
+            self._made[None] = self._whole()
+        if model is not None and model not in self._made:
+            self._made[model] = min(self._since(model, base), self._made[None], key=_length)  # a whole one is there once
         return self._made[model]
 
     def answered(self, number: int) -> None:

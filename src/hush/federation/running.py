@@ -19,7 +19,7 @@ from hush.experiment import Experiment
 from hush.federation import initial
 from hush.federation.asking import Carrier, Patience
 from hush.federation.folders import ServerFolder
-from hush.federation.initial import Initial, refuse_uncounted
+from hush.federation.initial import Initial, charged, name_of, refuse_uncounted
 from hush.federation.kept import keep, kept
 from hush.federation.members import Members
 from hush.federation.proposal import Proposal, agree
@@ -149,13 +149,25 @@ def taken_up(home: ServerFolder, place: RunDir, data_dir: Path | None, moved: Ma
     asked = replace(proposal.run, **moved)  # type: ignore[arg-type]
     if asked.published() != proposal.run.published():
         raise UsageError(f"{moved['data']} is not what this run began with: its name is another.")
-    if asked.ledger is not None and not Path(asked.ledger).is_file() and place.has(CHECKPOINT):
-        raise UsageError(f"There is no ledger {asked.ledger}, which this run is charged in: say where it lies now (--ledger FILE).")
+    if asked.ledger is not None and proposal.run.ledger is None:
+        raise UsageError(f"This run goes on in its own ledger, which lies in {place.path}: leave --ledger out.")
+    if asked.ledger is not None and (place.has(CHECKPOINT) or place.finished):
+        _refuse_another_ledger(Path(asked.ledger), place)
     proposal = replace(proposal, run=asked)
     task = task_of(Experiment.of(asked), data_dir)
     if moved:
         keep(place, proposal)
     return Begun(proposal, task if asked.begins_with is None else Initial.kept(place, asked.begins_with).of(task))
+
+
+def _refuse_another_ledger(file: Path, place: RunDir) -> None:
+    """Before the folder says that its run is charged there."""
+    if not file.is_file():
+        raise UsageError(f"There is no ledger {file}, which this run is charged in: say where it lies now (--ledger FILE).")
+    if charged(file, name_of(place)) is None:
+        raise UsageError(
+            f"{file} knows nothing of this run, which was charged in another ledger: say where that lies (--ledger FILE)."
+        )
 
 
 def conduct(

@@ -200,9 +200,10 @@ class RemoteFederation(Remote):
         ahead = self.attendance.in_more_sums_than(paid, asked)
         if len(ahead) > self.terms.corrupted * len(asked):
             raise Overtaken(
-                f"{', '.join(ahead[:5])}{', ...' if len(ahead) > 5 else ''} took part in more sums of this run than the {paid} "
-                "that its ledger here has paid for: another copy of this server went on with it. Go on there; here nothing more "
-                "is spent."
+                f"{', '.join(ahead[:5])}{', ...' if len(ahead) > 5 else ''} say that they took part in more sums of this run "
+                f"than the {paid} that its ledger here has paid for. If another copy of this server went on with it, go on there; "
+                "if there is none, they do not say what is so: a new run, without them (hush federation remove). Here nothing "
+                "more is spent."
             )
 
     def _suspected(self, numbers: set[int]) -> str:
@@ -252,23 +253,24 @@ class RemoteFederation(Remote):
         """Letters of the secure sum to some clients, each with the model or without; their answers go where they belong."""
         waited = {number for number, (_, trains) in parts.items() if trains} or set(parts)
         fewest = min(self.terms.fewest(len(rounds[0].session.cohort)), len(waited))
-        answers: dict[int, Letter] = {}
+        lacking: list[int] = []
 
-        def enough(answered: set[int]) -> bool:
-            return len((answered | answers.keys()) & waited) >= fewest
+        def enough(answered: set[int]) -> bool:  # answers that help: with others one client could have the rest cut off
+            return sum(map(rounds[0].has_of, waited)) >= fewest
 
-        trip = rounds[0].stage.name.lower()
-        with self._waiting(trip):
-            answers = self.attendance.ask(self._drafts(parts, index), enough, trip)
-            if lacking := [number for number, answer in answers.items() if answer.head.get("kind") == "lacking"]:
-                again = {number: parts[number] for number in lacking}
-                for number in lacking:  # it has answered nothing else: the same letter, with the whole model
-                    del answers[number]
-                answers |= self.attendance.ask(self._drafts(again, index), enough, trip)
-        for number, answer in answers.items():
+        def heard(number: int, answer: Letter) -> None:
+            if answer.head.get("kind") == "lacking" and number not in lacking:  # it has answered nothing else, and is asked again
+                lacking.append(number)
+                return
             self._take(number, answer, rounds)
             if parts[number][1] and answer.head.get("kind") == "answers":
                 self._models.answered(number)
+
+        trip = rounds[0].stage.name.lower()
+        with self._waiting(trip):
+            self.attendance.ask(self._drafts(parts, index), enough, trip, heard)
+            if again := {number: parts[number] for number in lacking}:  # the same letter, with the whole model
+                self.attendance.ask(self._drafts(again, index), enough, trip, heard)
 
     def _drafts(self, parts: Mapping[int, _Part], index: int) -> dict[int, Draft]:
         out = {}

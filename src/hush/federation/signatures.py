@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from hush.config import runs_of
-from hush.engines.result import released
+from hush.engines.result import given_out
 from hush.engines.rundir import LEDGER, RunDir
 from hush.errors import DataError
 from hush.federation import statement
@@ -27,8 +27,8 @@ class Book:
         self._folder, self._proposal, self._after = folder, proposal, after
         certificate = folder.read_json("certificate.json")
         self._run_id = certificate["run_id"]
-        self.told = released(certificate, folder.read_json("result.json"), folder)
-        """What the run gives out, by its hashes: those that the ledger holds."""
+        self.told = given_out(certificate, folder.read_json("result.json"), folder)
+        """What the run gives out, by its hashes."""
         self.signed: dict[int, Signed] = {}
         for one in read(folder) if folder.has(FILE) else []:
             try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hush.errors import HushError
 from hush.federation import letters
-from hush.federation.asking import Correspondence, Draft, Out
+from hush.federation.asking import Correspondence, Draft, Heard, Out
 from hush.federation.letters import Letter
 from hush.federation.member import KEYS_AHEAD
 from hush.federation.signatures import Book
@@ -85,11 +85,11 @@ class Attendance:
         """Rounds before this one were begun already, by a server that died."""
         self._server.next_round = max(self._server.next_round, round)
 
-    def ask(self, out: Out, enough: Callable[[set[int]], bool], trip: str) -> dict[int, Letter]:
+    def ask(self, out: Out, enough: Callable[[set[int]], bool], trip: str, heard: Heard | None = None) -> dict[int, Letter]:
         """Letters and answers; whoever is asked must answer to count as there."""
         for number in out:
             self._clients[number].fresh = False
-        return self._post.ask(out, enough, trip)
+        return self._post.ask(out, enough, trip, heard=heard)
 
     # -- what answers tell ---------------------------------------------------------------------------------------------------------
 

@@ -59,9 +59,10 @@ class Signed(NamedTuple):
     def is_by(self, key: bytes) -> bool:
         """Whether the owner of this key signed it, to the letter."""
         try:
-            return is_signed(key, bytes.fromhex(self.signature), _DOMAIN + _written(self.statement))
+            signature = bytes.fromhex(self.signature)
         except ValueError:
             return False
+        return signature.hex() == self.signature and is_signed(key, signature, _DOMAIN + _written(self.statement))
 
 
 def read(raw: bytes) -> Signed:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hush.config import runs_of
-from hush.engines.result import still_there
+from hush.engines.result import given_out, still_there
 from hush.engines.rundir import RunDir
 from hush.errors import HushError
 from hush.federation import kept, letters, signatures, statement
@@ -120,7 +120,8 @@ def vouching(folder: RunDir, certificate: Values, result: Values) -> Vouched:
     except HushError as error:
         underived = str(error)
     found = {"format": statement.FORMAT} | (statement.found(told) if told is not None else {})
-    held = _Held(proposal, found, still_there(certificate, result, folder), _most(told, certificate))
+    there = still_there(given_out(certificate, result, folder), result, folder)
+    held = _Held(proposal, found, there, _most(told, certificate))
     clients, wrong = dict.fromkeys(proposal.members.names, _NOT_SIGNED), list[str]()
     counts = dict[str, int]()
     for one in signatures.read(folder):

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from hush.errors import UsageError
+from hush.kernels import kernels_for
+from hush.local.descent import Descent, Slope
 from hush.local.own_rows import OwnRows
 from hush.local.remembered import remembered
 
@@ -71,6 +73,7 @@ class FlatModel:
         self.whole: FlatModel | None = None
         """The model whose weights these are: this one is its end, after frozen layers, or the same for many rows at a time."""
         self.vectorised, self._slow_layers, self._shares = True, False, True
+        self._graphed: dict[Any, Any] = {}
         self._one = grad_and_value(self._mean_loss)
         self._all = vmap(self._one)
         self._all_at_one = vmap(self._one, in_dims=(None, 0, 0, 0, 0))
@@ -124,6 +127,16 @@ class FlatModel:
         parts = torch.split(params, self._sizes)  # backward of split is one cat, not one padded copy per layer
         return {n: p.view(s) for n, p, s in zip(self._names, parts, self._shapes, strict=True)}
 
+    def named_rows(self, params: Tensor) -> dict[str, Tensor]:
+        """The same of many clients, `params[clients, d]`: `[clients, ...]` each."""
+        parts = torch.split(params, self._sizes, dim=1)
+        return {n: p.unflatten(1, s) if s else p[:, 0] for n, p, s in zip(self._names, parts, self._shapes, strict=True)}  # type: ignore[no-untyped-call]
+
+    @property
+    def shares(self) -> bool:
+        """Whether a cohort may be computed at weights that it shares."""
+        return self._shares
+
     def state_dict(self, params: Tensor) -> dict[str, Tensor]:
         """A state dict that the user's own module loads: trained weights under all their names, the rest as it came."""
         if self.whole is not None:
@@ -157,6 +170,23 @@ class FlatModel:
             return gradients, losses
         rows = [self._lone_gradient(*row) for row in zip(params.expand(len(x), -1), x, y, weight, keys, strict=True)]
         return torch.stack([g for g, _ in rows]), torch.stack([loss for _, loss in rows])
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether a cohort of this model is trained by `hush.kernels`."""
+        return self.vectorised and self.dtype == torch.float32 and kernels_for(self.device) and "gradients" not in vars(self)
+
+    def descent(self, params: Tensor, clients: int, slope: Slope) -> Descent:
+        """Gradient descent of so many clients from these weights."""
+        if not self.has_kernels or clients < 2:
+            return Descent(self, params, clients, slope)
+        from hush.local.graphed import Graphed
+
+        key = (clients, slope.shape)
+        if key not in self._graphed:
+            self._graphed[key] = Graphed(self, clients, slope)
+        descent: Descent = self._graphed[key].begin(params, slope)
+        return descent
 
     def probe(self, x: Tensor, y: Tensor) -> None:
         """Try two clients on an example or two: settle whether the module vectorises, and refuse what must not be trained.
@@ -342,8 +372,12 @@ class FlatModel:
         return losses.reshape(len(targets), -1).mean(1)
 
     def _mean_loss(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Tensor:
+        return self.mean_loss(self.named(params), x, y, weight, key)
+
+    def mean_loss(self, named: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Tensor:
+        """One client's weighted mean loss over a batch, under its parameters by name."""
         with OwnRows(key):
-            losses = self.per_example(functional_call(self.module, self.named(params), (x,)), y)
+            losses = self.per_example(functional_call(self.module, named, (x,)), y)
             if not y.is_floating_point():  # an example without a target that counts has nothing to say
                 weight = weight * (y != self.ignored) if y.dim() == 1 else weight * self._counting(y).any(1)
             # a padded row repeats an example of the same client, so that nothing of another client is ever read

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from hush.checks import MANY, check_number
 from hush.core import LocalUpdate, Public, Round, Shard, Trained
 from hush.errors import UsageError
+from hush.local.descent import Slope
 from hush.local.flat import FlatModel
-from hush.local.pull import check_steps, pull_back
+from hush.local.pull import check_steps
 from hush.random import fold, word_at
 
 _BLOCK = 1024
@@ -66,23 +67,13 @@ class Sgd(LocalUpdate):
         lr = self.lr * self.decay ** (rnd.index // self.every)
         if max(steps.tolist(), default=0) == 1:
             return self._one_step(learner, params, data, lr, keys)
-        local = params.expand(len(data.size), -1).clone()
-        velocity = torch.zeros_like(local) if self.momentum else None
-        losses = params.new_zeros(len(data.size))
+        slope = Slope(lr, self.momentum, self.prox, self.blur, self.blur_limit or rnd.room)
+        descent = learner.descent(params, len(data.size), slope)
         for step, batch in enumerate(self.schedule(data, keys)):
-            now = local[: len(batch.rows)]
-            weight, at = batch.real.to(params.dtype), now if step else params  # before the first step all are at one place
-            gradient, loss = learner.gradients(at, data.x[batch.rows], data.y[batch.rows], weight, fold(keys[: len(now)], step))
-            if self.prox or self.blur:
-                gradient = pull_back(gradient, now - params, self.prox, self.blur, self.blur_limit or rnd.room)
-            if velocity is not None:
-                gradient = velocity[: len(now)].mul_(self.momentum).add_(gradient)
-            if data.slots:  # who has finished waits
-                done = (steps <= step).to(keys.device)
-                gradient, loss = gradient.masked_fill(done[:, None], 0.0), loss.masked_fill(done, 0.0)
-            now.sub_(gradient, alpha=lr)
-            losses[: len(now)] += loss
-        return Trained(torch.sub(params, local, out=local), losses / steps.to(losses).clamp_min(1.0))
+            done = (steps <= step).to(keys.device) if data.slots else None  # who has finished waits
+            weight, drawn = batch.real.to(params.dtype), fold(keys[: len(batch.rows)], step)
+            descent.step(data.x[batch.rows], data.y[batch.rows], weight, drawn, done)
+        return Trained(descent.moved(), descent.losses / steps.to(descent.losses).clamp_min(1.0))
 
     def _one_step(self, learner: FlatModel, params: Tensor, data: Shard, lr: float, keys: Tensor) -> Trained:
         """A single step is the gradient itself: nothing pulls back yet, and no weights are needed of each client's own."""

@@ -76,13 +76,19 @@ class Population:
     """Of runs of a federation: its clients' names, with the first key of each. `size` is that of the largest."""
 
     def of_client(self, name: str) -> Population:
-        """The runs that cost this client something: all whose roster has its name or its key, or is not known.
+        """The runs that cost this client something: all whose roster has one of its names or keys, or is not known.
 
-        A name that came back under another key may be the same client, so it pays for both.
+        A name that came back under another key may be the same client, so it pays for both; and so does a key under another name.
         """
-        keys = {roster[name] for roster in self.rosters.values() if name in roster}
+        names, keys, before = {name}, set[str](), 0
+        while len(names) + len(keys) > before:
+            before = len(names) + len(keys)
+            for called, key in ((called, key) for roster in self.rosters.values() for called, key in roster.items()):
+                if called in names or key in keys:
+                    names.add(called)
+                    keys.add(key)
         known = ((run, self.rosters.get(run)) for run in self.runs)
-        there = [run for run, roster in known if roster is None or name in roster or keys & set(roster.values())]
+        there = [run for run, roster in known if roster is None or names & roster.keys()]
         return replace(self, runs={run: self.runs[run] for run in there})
 
     def by_client(self, delta: float) -> list[OneClient]:

@@ -91,6 +91,8 @@ class Client:
                 raise UsageError(f"Round {round} is too far ahead: keys are kept for {MOST_AHEAD:,} rounds.")
         for round in wanted:
             self._prepared[round] = RoundKeys(self._identity, self._about, self.number, round)
+        for round in list(self._prepared)[:-MOST_AHEAD]:  # drawn first: whoever asks for ever more would fill this client's memory
+            del self._prepared[round]
         return self.prepared(wanted)
 
     def prepared(self, rounds: Iterable[int] | None = None) -> bytes:

@@ -154,6 +154,10 @@ class ServerRound:
         """The same around zero, from -2^(bits-1) on."""
         return signed(self.total, self.session.terms.bits)
 
+    def has_of(self, number: int) -> bool:
+        """Whether this client sent what this stage asks for; a complaint is no vector."""
+        return number in self._came if self.stage is Stage.VECTORS else number not in self.waiting
+
     # -- in ------------------------------------------------------------------------------------------------------------------------
 
     def receive(self, sender: int, message: bytes) -> None:

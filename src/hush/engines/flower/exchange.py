@@ -50,12 +50,24 @@ def answered(message: Message, door: str) -> Message:
     return Message(wrap(answer[1]), reply_to=message)
 
 
+def _answers_in(answer: Message) -> "tuple[bytes | None, str]":
+    """What a node answered, or why that is nothing. Whoever has a node's key answers what he likes: that ends nobody else's run."""
+    try:
+        if answer.has_error():
+            return None, str(answer.error.reason)[:500]
+        return unwrap(answer.content), ""
+    except Exception as error:  # Flower's own readers raise anything
+        return None, f"no bundle of letters: {type(error).__name__}"
+
+
 class UnderWay:
     """At the server: bundles that were pushed to nodes, each under a number of its sender's, until they are answered or too old."""
 
     def __init__(self, grid: Any, kind: str = "query") -> None:
         self._grid, self._kind = grid, kind
         self._waiting: dict[str, tuple[int, float]] = {}
+        self._each_alone = False
+        """Since Flower could not read what some node answered, which loses all that comes with it."""
 
     def push(self, number: int, node: int, ttl: float, bundle: bytes) -> bool:
         """Whether it is on its way."""
@@ -68,9 +80,17 @@ class UnderWay:
 
     def pull(self) -> Iterator[tuple[int, "bytes | None", str]]:
         """What came back: under which number; and the answers, or why there are none."""
-        for answer in self._grid.pull_messages(list(self._waiting)) if self._waiting else ():
-            number, _ = self._waiting.pop(answer.metadata.reply_to_message_id, (None, 0.0))
-            if number is not None:
-                wrong = answer.has_error()
-                yield number, None if wrong else unwrap(answer.content), str(answer.error.reason)[:500] if wrong else ""
+        names = list(self._waiting)
+        for some in [[name] for name in names] if self._each_alone else [names] if names else []:
+            try:
+                came = list(self._grid.pull_messages(some))
+            except Exception as error:  # by whom it was, is seen when they come one by one; a server that is gone, elsewhere
+                if self._each_alone:
+                    yield self._waiting.pop(some[0])[0], None, f"nothing that Flower reads: {type(error).__name__}"
+                self._each_alone = True
+                continue
+            for answer in came:
+                number, _ = self._waiting.pop(answer.metadata.reply_to_message_id, (None, 0.0))
+                if number is not None:
+                    yield number, *_answers_in(answer)
         self._waiting = {name: held for name, held in self._waiting.items() if held[1] > time.monotonic()}

@@ -76,7 +76,8 @@ class Post(ABC):
     def _ask_who(self, node: int) -> None:
         self._asked[node] = time.monotonic()
         letter = written.write(self._identity, {"kind": "who", "nonce": os.urandom(16).hex()})
-        self._asking = {**self._asking, written.name_of(letter): node}
+        others = {name: asked for name, asked in self._asking.items() if asked != node}
+        self._asking = {**others, written.name_of(letter): node}  # one for each, also where nobody ever answers
         self._push(node, [letter], _WHO)
 
     def _forget_nodes(self) -> None:

@@ -17,6 +17,9 @@ _TOO_EARLY, _TOO_LATE = 9, 10
 _REFUSED = "Failed to activate SuperNode"
 """What Flower 1.41 says where a node's key is not registered, and where it is in use (code 2004)."""
 
+_GIVEN_UP = "SSL/TLS handshake error"
+"""What Flower 1.41 says where a connection ends before TLS is agreed on, as behind a proxy while the server starts anew."""
+
 
 def obstacle(invitation: Invitation, wait: float = _WAIT) -> str | None:
     """Why nothing can be brought from there; None where the server answers, as itself."""
@@ -26,6 +29,11 @@ def obstacle(invitation: Invitation, wait: float = _WAIT) -> str | None:
             if not invitation.insecure:
                 context = ssl.create_default_context(cadata=invitation.ca)
                 context.wrap_socket(link, server_hostname=host).close()
+    except (ssl.SSLEOFError, ConnectionResetError):
+        return (
+            f"what answers at {invitation.address} ends the connection at once: it stands before a server that is not running (a "
+            "proxy, say), or the federation was made with --insecure"
+        )
     except ssl.SSLError as error:
         return f"what answers at {invitation.address} {_mistaken(error, invitation)}"
     except OSError as error:
@@ -66,6 +74,11 @@ def _unreachable(address: str, host: str, error: OSError) -> str:
 def is_let_in(log: str) -> bool:
     """Whether a SuperNode was, by what it wrote."""
     return "SuperNode ID:" in log
+
+
+def gave_up(log: str) -> bool:
+    """Whether a SuperNode did, by what it wrote: it then stays, and neither asks nor answers any more."""
+    return _GIVEN_UP in log
 
 
 def refusal(invitation: Invitation, log: str) -> str:

@@ -16,7 +16,7 @@ from types import TracebackType
 
 from hush.engines.flower import frames, process
 from hush.engines.flower.bundles import MOST, bundle, unbundle
-from hush.engines.flower.reach import is_let_in, obstacle, refusal
+from hush.engines.flower.reach import gave_up, is_let_in, obstacle, refusal
 from hush.engines.flower.working import WorkingFolder
 from hush.errors import HushError, UsageError
 from hush.federation.folders import ClientFolder
@@ -155,14 +155,17 @@ class SuperNode:
         with path.open("ab") as log:
             begins = log.tell()
             self._process = process.start(self._command(), self._home, log, self._user, self._node_key())
-        connected, look = False, 0.0
+        connected, look, read = False, 0.0, begins
         while self._process.poll() is None and not self._closing.wait(0.5):
-            connected = connected or is_let_in(_text(path, begins))
+            connected = connected or is_let_in(_text(path, begins)[0])
             if connected and time.monotonic() > look:  # once a SuperNode was let in, it tries for ever, without a word
                 why, look = obstacle(self._invitation), time.monotonic() + _LOOK
                 self._say(f"{why}; trying again" if why else f"connected to {self._invitation.address}")
+                new, read = _text(path, read)
+                if gave_up(new):
+                    break
         process.stop(self._process)
-        return refusal(self._invitation, _text(path, begins))
+        return refusal(self._invitation, _text(path, begins)[0])
 
     def _say(self, line: str) -> None:
         """Once, until it is another one."""
@@ -183,7 +186,8 @@ class SuperNode:
         return None if self._invitation.insecure else read_secret(self._folder.path / "node.key")
 
 
-def _text(path: Path, begins: int) -> str:
+def _text(path: Path, begins: int) -> tuple[str, int]:
+    """What a log says from there on, and where it ends by now."""
     with path.open("rb") as log:
         log.seek(begins)
-        return log.read().decode(errors="replace")
+        return log.read().decode(errors="replace"), log.tell()

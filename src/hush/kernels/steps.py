@@ -1,0 +1,119 @@
+"""A step of gradient descent in one pass over the weights: momentum, pull and step; and a linear layer's without its gradient.
+
+    velocity <- momentum velocity + gradient + pull (weights - start)        weights <- weights - lr velocity
+
+`lr`, and each client's `pull` and whether it is `done`, lie on the device, so that a graph of launches can be repeated.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 1024
+
+
+class Step(NamedTuple):
+    """What all layers of a step have in common."""
+
+    lr: Tensor
+    """`[1]`."""
+    momentum: float
+    pull: Tensor | None
+    """`[clients]`: how strongly each is drawn back to the start."""
+    done: Tensor | None
+    """`[clients]`: who has finished and waits."""
+
+
+@triton.jit
+def _descend(  # type: ignore[no-untyped-def]
+    p, v, g, start, lr, pull, done, n, p_client, v_client, g_client,
+    momentum: tl.constexpr, pulls: tl.constexpr, waits: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    real = at < n
+    step = tl.load(g + client * g_client + at, mask=real, other=0.0)
+    here = tl.load(p + client * p_client + at, mask=real, other=0.0)
+    if pulls:
+        step += tl.load(pull + client) * (here - tl.load(start + at, mask=real, other=0.0))
+    if momentum > 0:
+        step += momentum * tl.load(v + client * v_client + at, mask=real, other=0.0)
+        tl.store(v + client * v_client + at, step, mask=real)
+    if waits:
+        step = tl.where(tl.load(done + client) != 0, 0.0, step)
+    tl.store(p + client * p_client + at, here - tl.load(lr) * step, mask=real)
+
+
+@triton.jit
+def _descend_linear(  # type: ignore[no-untyped-def]
+    p, v, x, back, start, lr, pull, done, rows, inputs, outputs, p_client, v_client, x_client, x_row, b_client, b_row,
+    momentum: tl.constexpr, pulls: tl.constexpr, waits: tl.constexpr, precision: tl.constexpr,
+    tile_rows: tl.constexpr, tile_out: tl.constexpr, tile_in: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(2).to(tl.int64)
+    out, into = tl.program_id(1) * tile_out + tl.arange(0, tile_out), tl.program_id(0) * tile_in + tl.arange(0, tile_in)
+    where, real = out[:, None] * inputs + into[None, :], (out < outputs)[:, None] & (into < inputs)[None, :]
+    step = tl.zeros((tile_out, tile_in), tl.float32)
+    for first in range(0, rows, tile_rows):
+        row = first + tl.arange(0, tile_rows)
+        came = tl.load(
+            back + client * b_client + row[None, :] * b_row + out[:, None],
+            mask=(row < rows)[None, :] & (out < outputs)[:, None],
+            other=0.0,
+        )
+        given = tl.load(
+            x + client * x_client + row[:, None] * x_row + into[None, :],
+            mask=(row < rows)[:, None] & (into < inputs)[None, :],
+            other=0.0,
+        )
+        step = tl.dot(came, given, step, input_precision=precision)
+    here = tl.load(p + client * p_client + where, mask=real, other=0.0)
+    if pulls:
+        step += tl.load(pull + client) * (here - tl.load(start + where, mask=real, other=0.0))
+    if momentum > 0:
+        step += momentum * tl.load(v + client * v_client + where, mask=real, other=0.0)
+        tl.store(v + client * v_client + where, step, mask=real)
+    if waits:
+        step = tl.where(tl.load(done + client) != 0, 0.0, step)
+    tl.store(p + client * p_client + where, here - tl.load(lr) * step, mask=real)
+
+
+def descend(weights: Tensor, velocity: Tensor | None, gradient: Tensor, start: Tensor, step: Step) -> None:
+    """Of `weights[clients, n]`, rows of a larger buffer, by a gradient of as many."""
+    clients, n = weights.shape
+    gradient = gradient.reshape(clients, n)
+    if gradient.stride(1) != 1 and n > 1:
+        gradient = gradient.contiguous()
+    v = weights if velocity is None else velocity
+    pull, done = step.lr if step.pull is None else step.pull, step.lr if step.done is None else step.done
+    _descend[(triton.cdiv(n, _BLOCK), clients)](
+        weights, v, gradient, start, step.lr, pull, done, n, weights.stride(0), v.stride(0), gradient.stride(0),
+        0.0 if velocity is None else step.momentum, step.pull is not None, step.done is not None, _BLOCK,
+    )  # fmt: skip
+
+
+def descend_linear(
+    weights: Tensor, velocity: Tensor | None, x: Tensor, back: Tensor, start: Tensor, step: Step, precision: str
+) -> None:
+    """Of `weights[clients, O * I]` by `back[clients, B, O]^T x[clients, B, I]`, which is nowhere written."""
+    x, back = (values if values.stride(2) == 1 else values.contiguous() for values in (x, back))
+    clients, rows, inputs = x.shape
+    outputs = back.shape[2]
+    v = weights if velocity is None else velocity
+    pull, done = step.lr if step.pull is None else step.pull, step.lr if step.done is None else step.done
+    grid = (triton.cdiv(inputs, 128), triton.cdiv(outputs, 32), clients)
+    _descend_linear[grid](
+        weights, v, x, back, start, step.lr, pull, done, rows, inputs, outputs, weights.stride(0), v.stride(0),
+        x.stride(0), x.stride(1), back.stride(0), back.stride(1), 0.0 if velocity is None else step.momentum,
+        step.pull is not None, step.done is not None, precision, 16 if rows <= 16 else 32, 32, 128, num_warps=4,
+    )  # fmt: skip
+
+
+def products_precision() -> str:
+    """As PyTorch is told for its own products."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
