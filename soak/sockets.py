@@ -168,7 +168,7 @@ def answer(place: Path, around: dict[str, str], number: int) -> None:
 
     folder = trial.folder_of(place, number)
     _begin(folder / "client.log", around)
-    _ended(lambda: command([folder], [str(folder / "data.safetensors")], place / "policy.toml", None, None, True))
+    _ended(lambda: command([folder], [str(folder / "data.safetensors")], place / "policy.toml", once=True))
 
 
 def start(target: Any, *given: Any) -> BaseProcess:

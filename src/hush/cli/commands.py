@@ -11,6 +11,8 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.models import ArgumentInfo, CommandFunctionType
 
+from hush.cli.interrupt import interrupted_at_once
+
 
 class Commands(typer.Typer):
     """A group of commands."""
@@ -41,7 +43,8 @@ class Later(TyperCommand):
     def loaded(self) -> Any:
         """The command itself."""
         module, _, found = self._home.partition(":")
-        value, name = getattr(import_module(module), found), str(self.name)
+        with interrupted_at_once():
+            value, name = getattr(import_module(module), found), str(self.name)
         if not isinstance(value, typer.Typer):
             group = Commands(add_completion=False)
             group.command(name)(value)

@@ -45,7 +45,7 @@ def interrupted_at_once() -> Iterator[None]:
 
     An exception in the midst of their imports can be swallowed, and nothing has begun yet, so there is nothing to keep.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # somebody else listens, or nobody shall
+    if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, _remember):  # somebody else listens, or nobody shall
         yield
         return
 
