@@ -220,6 +220,22 @@ def test_a_ledger_that_is_looked_at_stays_as_it_is(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "none.db").exists()
 
 
+def test_a_ledger_that_goes_on_while_it_is_looked_at_is_not_taken_for_an_older_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner may charge a round after the looker read the entries and before it asks what was seen of them."""
+    path = filled(tmp_path / "l.db")
+    known, owner = seen.known, Ledger(path)
+
+    def asked_later(*given: Any) -> Any:
+        monkeypatch.setattr(seen, "known", known)
+        pay(owner.open_run("a", "people", plan()), 1, first=6)
+        return known(*given)
+
+    monkeypatch.setattr(seen, "known", asked_later)
+    assert Ledger(path, look=True).populations["people"].runs["a"].charges == 7
+
+
 def test_bad_budgets(tmp_path: Path) -> None:
     book = Ledger(tmp_path / "l.db")
     for epsilon, delta, size in ((0.0, DELTA, 9), (1.0, 0.0, 9), (1.0, 1.0, 9), (float("nan"), DELTA, 9), (1.0, DELTA, 0)):

@@ -378,6 +378,11 @@ class Ledger:
             return
         seq, digest = last
         there = self.hash_of(seq)
+        if there is None and self._look:  # somebody may have gone on since this was read: what is there now is no older than that
+            self._db.execute("COMMIT")
+            self._db.execute("BEGIN")
+            self._catch_up()
+            there = self.hash_of(seq)
         if there is None:
             raise LedgerError(
                 f"{self.path} ends at entry {self._seq}, and this machine has seen entry {seq} of it: it was cut short, or it is "
