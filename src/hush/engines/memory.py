@@ -50,7 +50,10 @@ def slots(learner: FlatModel, local: LocalUpdate, x: Tensor, y: Tensor, memory: 
 
 
 def chunk_size(learner: FlatModel, local: LocalUpdate, x: Tensor, y: Tensor, memory: int) -> int:
-    """Clients per chunk so that weights, gradients and activations of a chunk fit into `memory` bytes."""
+    """Clients per chunk so that weights, gradients and activations of a chunk fit into `memory` bytes; or one, where that is
+    faster."""
+    if learner.best_alone and not local.draws_its_own:
+        return 1
     batch = max(1, min(int(getattr(local, "batch_size", 32)), len(x)))
     each = _BUFFERS * learner.dim * learner.initial().element_size() + 3 * saved_bytes(learner, x[:batch], y[:batch])
     return max(1, memory // max(each, 1))

@@ -15,7 +15,9 @@ from hush.engines.diagnostics import Recorder
 from hush.engines.federation import MOMENTS, AmortisedFederation, Federation
 from hush.engines.mixing import refuse_mixed_records, refuse_mixed_rows, refuse_mixed_training
 from hush.engines.run import Run, Snapshot
+from hush.engines.threads import at_once
 from hush.errors import NoGuarantee, UsageError
+from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
 from hush.random import derive, keys_of
 from hush.secagg import Aborted
@@ -103,9 +105,14 @@ def _contributions(
     untried = run.privacy.plan is not None and rnd.index == 0
     if untried and (two := _two_with_data(run, ids.to(params.device))) is not None:
         refuse_mixed_training(run, params, two, rnd, public)
-    for number, part in enumerate(_chunks(run, ids.to(params.device))):
+
+    def contribute(part: Tensor, learner: FlatModel) -> tuple[Tensor, Shard, Tensor, Tensor, Trained]:
         data, keys = clients_of(run, part, rnd)
-        encoded, trained = method.contribute(run.data.learner, params, data, rnd, keys, public)
+        return part, data, keys, *method.contribute(learner, params, data, rnd, keys, public)
+
+    done = at_once(contribute, list(_chunks(run, ids.to(params.device))), run.data.learner, method)
+    for number, one_part in enumerate(done):
+        part, data, keys, encoded, trained = one_part
         if encoded.shape != (len(part), message.entries) or len(trained.updates) != len(part):
             raise UsageError(
                 f"{method.name} returned {tuple(encoded.shape)} values for {len(part)} clients of {message.entries} entries each: "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,10 +20,13 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from hush.errors import UsageError
 from hush.kernels import kernels_for
+from hush.local.channels_last import ChannelsLast
 from hush.local.descent import Descent, Slope
 from hush.local.own_rows import OwnRows
 from hush.local.remembered import remembered
 
+_LARGE = 1_000_000
+"""Weights of which ten copies fill the cache of a processor."""
 IGNORED = -100
 """A target that stands for nothing, as in PyTorch's cross-entropy: the padding of a short text."""
 
@@ -74,6 +77,7 @@ class FlatModel:
         """The model whose weights these are: this one is its end, after frozen layers, or the same for many rows at a time."""
         self.vectorised, self._slow_layers, self._shares = True, False, True
         self._graphed: dict[Any, Any] = {}
+        self._twins: list[FlatModel] = []
         self._one = grad_and_value(self._mean_loss)
         self._all = vmap(self._one)
         self._all_at_one = vmap(self._one, in_dims=(None, 0, 0, 0, 0))
@@ -111,6 +115,26 @@ class FlatModel:
         other = copy.copy(self)
         other.vectorised = False
         return other
+
+    @property
+    def best_alone(self) -> bool:
+        """Whether clients train faster one after another than side by side: on a CPU, where a convolution of one client fills the
+        processor and the weights of ten do not fit its cache (docs/figures.md)."""
+        convolves = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in self.module.modules())
+        return self.device.type == "cpu" and self.vectorised and convolves and self.dim >= _LARGE
+
+    @property
+    def may_have_twins(self) -> bool:
+        """Whether threads may train clients of this model at once: nothing of it is one for the whole process."""
+        return self.device.type == "cpu" and self.vectorised and not self._slow_layers and "gradients" not in vars(self)
+
+    def twins(self, count: int) -> list[FlatModel]:
+        """So many of the same, each with a module of its own: a call puts weights into its module."""
+        while len(self._twins) < count:
+            twin = FlatModel(self.module, self.loss, self.device, self.dtype, self.ignored)
+            twin.whole, twin.memory, twin._shares = self.whole, self.memory, self._shares
+            self._twins.append(twin)
+        return self._twins[:count]
 
     def in_float64(self) -> FlatModel:
         """The same model in float64, trained as this one is."""
@@ -159,7 +183,8 @@ class FlatModel:
         """
         self.prepare_training()
         if self.vectorised and len(x) == 1:  # a lone client needs no vmap: half the time for convolutions on a CPU
-            gradient, loss = self._one(params.view(-1), x[0], y[0], weight[0], keys[0])
+            with ChannelsLast() if self.device.type == "cpu" else nullcontext():
+                gradient, loss = self._one(params.view(-1), x[0], y[0], weight[0], keys[0])
             return gradient[None], loss[None]
         if self.vectorised:
             with without_fallback_warnings(self._slow_layers):
