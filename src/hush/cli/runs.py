@@ -21,6 +21,7 @@ from hush.engines.rundir import RunDir
 from hush.engines.simulation import train
 from hush.errors import DataError, UsageError
 from hush.experiment import Experiment, on_the_same_clients, resolve
+from hush.local.record_gradients import MUCH_MORE, RecordGradients
 from hush.privacy.guarantee import Unit, at_least
 from hush.privacy.record_plan import ONE_ROW
 from hush.privacy.rules import warnings_of
@@ -187,7 +188,7 @@ def _one(ready: Run, folder: RunDir, label: str) -> Result:
     """One run with its progress bar and its page; what speaks against it is said before it begins."""
     plan, delta = ready.privacy.plan, ready.privacy.delta
     told = warnings_of(plan, delta) if plan is not None and delta is not None else ()
-    for line in (*told, *_one_row(ready.config), *_planned_losses(ready)):
+    for line in (*told, *_one_row(ready.config), *_planned_losses(ready), *_little_room(ready)):
         say(f"note: {line}")
     with round_progress() as progress:
         bar = progress.add_task(label, total=ready.rounds, figures="")
@@ -211,6 +212,19 @@ def _planned_losses(ready: Run) -> Iterator[str]:
         terms = ready.privacy.federation.terms
         lost, shares = terms.smallest - terms.fewest(terms.smallest), terms.honest_min
         yield f"planned for the loss of {lost} of {terms.smallest} clients, so {shares} honest shares carry the noise (--tolerate)"
+
+
+def _little_room(ready: Run) -> Iterator[str]:
+    """A sum of more records than it was made for may wrap around, which nobody sees in it."""
+    local, sizes = ready.method.local, ready.data.task.records
+    if not isinstance(local, RecordGradients):
+        return
+    drawn = round(local.rate * float(sizes.float().mean()))
+    if drawn > MUCH_MORE * local.batch_size:
+        yield (
+            f"a client reads about {drawn:,} records a step, and the sum has room for {local.batch_size:,} of each: it may wrap "
+            f"around, and the model learn the less (--set batch_size={drawn})"
+        )
 
 
 def _advance(progress: Any, bar: Any) -> Callable[[dict[str, Any]], None]:

@@ -28,14 +28,12 @@ from hush.federation.letters import BadLetter, Letter
 from hush.federation.models import HeldModel, Lacking
 from hush.federation.proposal import Agreement, Proposal, agree
 from hush.federation.statement import can_be_told
-from hush.local.record_gradients import RecordGradients
+from hush.local.record_gradients import MUCH_MORE, RecordGradients
 from hush.privacy.guarantee import Unit
 from hush.secagg import BadMessage, Client, Refused
 from hush.secret import Secret
 from hush.tasks.task import Task
 
-_ROOM = 2
-"""How many times its room a client may fill before its owner is told: what adds up to too much does not all point one way."""
 KEYS_AHEAD = 64
 """Rounds of the secure sum that a client sends keys for at once."""
 
@@ -186,7 +184,7 @@ class Member:
         if not isinstance(local, RecordGradients):
             return
         drawn = round(local.rate * held.records(told.proposal.examples))
-        if drawn > _ROOM * local.batch_size:
+        if drawn > MUCH_MORE * local.batch_size:
             self._say(
                 f"MIND: a step reads about {drawn:,} of the records here, and the sum has room for {local.batch_size:,}. "
                 "It may wrap around, and the model learn the less: the server's --set batch_size should be about rate times the "

@@ -24,6 +24,8 @@ from hush.local.records import drawn_records, in_places
 from hush.local.sgd import Batch, batch_width
 
 _RARELY = 2.0**-40
+MUCH_MORE = 2
+"""Times as many records as a sum was made for, before it is said that it may wrap around: they do not all point one way."""
 
 
 @dataclass(frozen=True)
