@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import hush
+from hush.engines.memory import chunks_at_once
 from hush.engines.threads import at_once
 from hush.local import Sgd
 from hush.local.flat import FlatModel
@@ -64,7 +65,7 @@ def test_they_work_side_by_side_with_models_of_their_own_and_come_in_order(monke
         learners.add(id(learner.module))
         return int(part)
 
-    assert list(at_once(work, parts(6), a_learner(), hush.methods.fedavg())) == list(range(6))
+    assert list(at_once(work, parts(6), a_learner(), hush.methods.fedavg(), 9)) == list(range(6))
     assert len(learners) == 2
 
 
@@ -79,7 +80,7 @@ def test_what_fails_in_one_fails_the_round_and_the_rest_is_not_begun(monkeypatch
         return int(part)
 
     with pytest.raises(hush.UsageError, match="no"):
-        list(at_once(work, parts(50), a_learner(), hush.methods.fedavg()))
+        list(at_once(work, parts(50), a_learner(), hush.methods.fedavg(), 9))
     assert len(begun) < 50
 
 
@@ -88,7 +89,7 @@ class Somebodys(Sgd):
     """Not Hush's: nobody knows what it shares between threads."""
 
 
-@pytest.mark.parametrize("why", ["others", "one by one", "one core"])
+@pytest.mark.parametrize("why", ["others", "one by one", "one core", "no memory"])
 def test_what_is_not_made_for_threads_has_one(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cores(monkeypatch, 1 if why == "one core" else 4)
     method, learner = hush.methods.fedavg(), a_learner()
@@ -96,4 +97,13 @@ def test_what_is_not_made_for_threads_has_one(why: str, monkeypatch: pytest.Monk
         method = replace(method, local=Somebodys())
     if why == "one by one":
         learner.vectorised = False
-    assert set(at_once(lambda part, own: threading.get_ident(), parts(4), learner, method)) == {threading.get_ident()}
+    assert set(at_once(lambda part, own: threading.get_ident(), parts(4), learner, method, 1 if why == "no memory" else 9)) == {
+        threading.get_ident()
+    }
+
+
+def test_chunks_at_once_fit_into_the_memory() -> None:
+    learner = FlatModel(torch.nn.Linear(1000, 1000), lambda outputs, y: outputs.sum(1))
+    assert chunks_at_once(learner, 5, "1GiB") > chunks_at_once(learner, 20, "1GiB") >= 1
+    assert chunks_at_once(learner, 10, "1KiB") == 1
+    assert chunks_at_once(learner, 1, None) > chunks_at_once(learner, 1, "512MiB")

@@ -59,6 +59,12 @@ def chunk_size(learner: FlatModel, local: LocalUpdate, x: Tensor, y: Tensor, mem
     return max(1, memory // max(each, 1))
 
 
+def chunks_at_once(learner: FlatModel, chunk: int, memory: str | None) -> int:
+    """How many chunks, each on a core of its own, fit into the memory that was typed, or into four times that of one."""
+    allowed = parse_bytes(memory) if memory is not None else 4 * allowed_bytes(None, learner.device)
+    return max(1, allowed // max(1, _BUFFERS * learner.dim * learner.initial().element_size() * chunk))
+
+
 def saved_bytes(learner: FlatModel, x: Tensor, y: Tensor) -> int:
     """What autograd keeps of one client's batch, measured by running it once; its parameters are counted elsewhere."""
     seen: dict[int, int] = {}

@@ -13,6 +13,7 @@ from hush.cohort import SecretParticipation
 from hush.core import Method, Public, Round, Shard, Trained
 from hush.engines.diagnostics import Recorder
 from hush.engines.federation import MOMENTS, AmortisedFederation, Federation
+from hush.engines.memory import chunks_at_once
 from hush.engines.mixing import refuse_mixed_records, refuse_mixed_rows, refuse_mixed_training
 from hush.engines.run import Run, Snapshot
 from hush.engines.threads import at_once
@@ -110,7 +111,8 @@ def _contributions(
         data, keys = clients_of(run, part, rnd)
         return part, data, keys, *method.contribute(learner, params, data, rnd, keys, public)
 
-    done = at_once(contribute, list(_chunks(run, ids.to(params.device))), run.data.learner, method)
+    most = chunks_at_once(run.data.learner, run.chunk, run.config.memory)
+    done = at_once(contribute, list(_chunks(run, ids.to(params.device))), run.data.learner, method, most)
     for number, one_part in enumerate(done):
         part, data, keys, encoded, trained = one_part
         if encoded.shape != (len(part), message.entries) or len(trained.updates) != len(part):

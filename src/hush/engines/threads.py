@@ -22,10 +22,10 @@ Done = TypeVar("Done")
 
 
 def at_once(
-    work: Callable[[Tensor, FlatModel], Done], parts: Sequence[Tensor], learner: FlatModel, method: Method
+    work: Callable[[Tensor, FlatModel], Done], parts: Sequence[Tensor], learner: FlatModel, method: Method, most: int
 ) -> Iterator[Done]:
-    """What `work` makes of every part, in their order; several at once where there are cores for it."""
-    threads = min(torch.get_num_threads(), len(parts))
+    """What `work` makes of every part, in their order; several at once where there are cores for it, and `most` that fit in."""
+    threads = min(torch.get_num_threads(), len(parts), most)
     ours = all(is_ours(type(part)) for part in (method.local, *method.pipeline.parts))  # others' code may not be made for it
     if threads < 2 or not ours or not learner.may_have_twins:
         yield from (work(part, learner) for part in parts)
