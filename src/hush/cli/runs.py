@@ -223,7 +223,8 @@ def _little_room(ready: Run) -> Iterator[str]:
     if drawn > MUCH_MORE * local.batch_size:
         yield (
             f"a client reads about {drawn:,} records a step, and the sum has room for {local.batch_size:,} of each: it may wrap "
-            f"around, and the model learn the less (--set batch_size={drawn})"
+            f"around, and the model learn the less (--set batch_size={drawn}, with an lr {drawn / local.batch_size:.2g} times as "
+            "large for steps as long)"
         )
 
 
