@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _EAGER = 2
 """Steps of one kind that are run before one is captured: what is settled or compiled at a first call is so by then."""
+_SIZES = 8
+"""Of cohorts that are still training, for which steps are captured."""
 _MOST = 32
 """Kinds of steps that are captured; where clients end at many different times, later kinds run launch by launch."""
 
@@ -49,7 +51,8 @@ class Graphed(Descent):
 
     def step(self, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor, done: Tensor | None = None) -> None:
         """One of those who have a batch here; who is `done` waits."""
-        given = [x, y, weight, keys, *([] if done is None else [done])]
+        count = len(x)
+        given = self._filled_up([x, y, weight, keys], done)
         key = (self._begun, *(one.shape for one in given))
         if key not in self._kinds:
             self._kinds[key] = _Kind([torch.empty_like(one) for one in given], len(self._kinds) < _MOST)
@@ -58,7 +61,18 @@ class Graphed(Descent):
         for place, one in zip(kind.given, given, strict=True):
             place.copy_(one)
         loss = kind.run(lambda: self._step(shared, *kind.given), self._pool)
-        self.losses[: len(x)] += loss
+        self.losses[:count] += loss[:count]
+
+    def _filled_up(self, batch: list[Tensor], done: Tensor | None) -> list[Tensor]:
+        """With clients that wait, up to an eighth of all: so there are few kinds of steps, wherever clients end."""
+        count, clients = len(batch[0]), len(self._weights)
+        room = -(-clients * -(-count * _SIZES // clients) // _SIZES)
+        if room == count:
+            return batch if done is None else [*batch, done]
+        waiting = torch.arange(room, device=self._weights.device) >= count
+        if done is not None:
+            waiting[:count] |= done
+        return [*(torch.cat([one, one.new_zeros(room - count, *one.shape[1:])]) for one in batch), waiting]
 
     def _step(self, shared: bool, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor, done: Tensor | None = None) -> Tensor:
         learner, slope, count = self._learner, self._slope, len(x)
