@@ -126,7 +126,7 @@ def test_a_sum_that_has_no_room_for_what_clients_read_is_spoken_of(capsys: pytes
     """It would wrap around, and nobody see it."""
     flags = ["run", "dp-sgd", "--secure", "--rounds", "1", "--clients", "5", "--cohort", "5", "--noise", "1", "--delta", "1e-3"]
     few = hush(capsys, *flags, "--set", "rate=0.5", "--set", "batch_size=3", "--out", str(tmp_path / "few"))[2]
-    told = re.search(r"reads about (\d+) records a step, and the sum has room for 3 of each.*--set batch_size=(\d+), with an lr", few)
+    told = re.search(r"reads about (\d+) records a step, .*room for 3 of each.*--set batch_size=(\d+), with an lr", few)
     assert told is not None
     assert told[1] == told[2]
     enough = hush(capsys, *flags, "--set", "rate=0.5", "--set", f"batch_size={told[1]}", "--out", str(tmp_path / "enough"))[2]
