@@ -619,12 +619,12 @@ def test_the_pages_colour_is_what_the_number_means() -> None:
 
     for made, lead, words in (
         (page(3.0, 200), "<div class=yes>", ()),
-        (page(0.1, 10), "<div class=weak>", ("ahead of guessing", "epsilon is", "accuses 1 in 100")),
+        (page(0.25, 10), "<div class=weak>", ("ahead of guessing", "epsilon is", "accuses 1 in 100")),
         (page(0.9, 10, delta=0.009), "<div class=weak>", ("accuses 1 in 100",)),
-        (page(0.05, 400), "<div class=weak>", ("epsilon is",)),  # where few are drawn, an attacker is seldom right at all
+        (page(0.15, 400), "<div class=weak>", ("epsilon is",)),  # where few are drawn, an attacker is seldom right at all
         (page(3.0, 200, delta=0.006), "<div class=weak>", ("not below 1/200",)),
         (page(5.0, 50, delta=0.015), "<div class=weak>", ("delta is 0.015",)),
-        (page(0.1, 10, delta=0.18), "<div class=weak>", ("ahead of guessing", "epsilon is", "accuses 1 in 100", "not below 1/10")),
+        (page(0.25, 10, delta=0.18), "<div class=weak>", ("ahead of guessing", "epsilon is", "accuses 1 in 100", "not below 1/10")),
     ):
         assert lead in made[0]
         for said in ("ahead of guessing", "epsilon is", "accuses 1 in 100", "not below 1/", "delta is 0.015"):

@@ -125,7 +125,7 @@ def test_a_budget_stops_before_the_round_that_would_exceed_it() -> None:
     assert hush.account(plan, result.delta or 0).epsilon > 3.0
     assert len(result.history) == result.rounds
     with pytest.raises(UsageError, match="Not one round fits"):
-        hush.simulate(methods.dp_fedavg(noise=0.1), task, rounds=4, cohort=10, privacy=Budget(0.1))
+        hush.simulate(methods.dp_fedavg(noise=0.5), task, rounds=4, cohort=10, privacy=Budget(0.1))
 
 
 def test_what_has_no_guarantee_gets_no_number() -> None:
