@@ -32,12 +32,12 @@ def loss(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def measure(name: str, shape: tuple[int, ...], batch: int, clients: int) -> None:
-    text = shape == TEXT
+    text, classes = shape == TEXT, 80 if shape == TEXT else 10
     torch.manual_seed(0)
-    learner = FlatModel(build_model(name, torch.Size(shape), 80 if text else 10, seed=0), loss)
+    learner = FlatModel(build_model(name, torch.Size(shape), classes, seed=0), loss)
     sizes = clients, STEPS, batch
     x = torch.randint(0, 80, (*sizes, *shape)) if text else torch.randn(*sizes, *shape)
-    y = torch.randint(0, 80, (*sizes, *shape)) if text else torch.randint(0, 10, sizes)
+    y = torch.randint(0, classes, sizes)
     weight, keys, params = torch.ones(clients, batch), torch.arange(clients), learner.initial()
 
     def train(chunk: int) -> float:
