@@ -18,9 +18,8 @@ demo: $(VENV)/.ready
 federation: $(VENV)/.ready
 	$(BIN)/python examples/federation/demo.py
 
-# three at a time, since some wait for processes of their own
 test: lint
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 2
 
 # the same tests with another PyTorch, in an environment of its own: make test-torch TORCH=2.6.0 (the oldest that is promised)
 TORCH ?= 2.6.0
