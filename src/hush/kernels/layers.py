@@ -262,7 +262,7 @@ class _Many(Function):
         """Nothing to keep: gradients are taken inside of vmap, client by client."""
 
     @classmethod
-    def merged(cls, info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
+    def vmap(cls, info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
         first = _clients(given[0], in_dims[0], info.batch_size)
         flat = (
             _clients(x, dim, info.batch_size).flatten(0, 1) if isinstance(x, Tensor) else x
@@ -285,10 +285,6 @@ class Convolutions(_Many):
 
         return convolve(x, w, b, how, precision)
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
-        return Convolutions.merged(info, in_dims, *given)
-
 
 class OfManyImages(_Many):
     """The same as `OfImages`."""
@@ -301,10 +297,6 @@ class OfManyImages(_Many):
 
         return convolve_back(back, w, shape, how, precision)
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
-        return OfManyImages.merged(info, in_dims, *given)
-
 
 class OfManyWeights(_Many):
     """The same as `OfWeights`."""
@@ -316,10 +308,6 @@ class OfManyWeights(_Many):
         from hush.kernels.convolution import weights_back
 
         return weights_back(x, back, kernel, how, precision)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
-        return OfManyWeights.merged(info, in_dims, *given)
 
 
 class Pools(_Many):
@@ -337,10 +325,6 @@ class Pools(_Many):
 
         return pool(x, window)
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
-        return Pools.merged(info, in_dims, *given)
-
 
 class OfManyPooled(_Many):
     """The same as `OfPooled`."""
@@ -354,10 +338,6 @@ class OfManyPooled(_Many):
         from hush.kernels.pooling import unpool
 
         return unpool(back, which, shape, window)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
-        return OfManyPooled.merged(info, in_dims, *given)
 
 
 def _clients(values: Tensor, dim: int | None, clients: int) -> Tensor:

@@ -30,6 +30,22 @@ class Step(NamedTuple):
 
 
 @triton.jit
+def _move(  # type: ignore[no-untyped-def]
+    p, v, start, lr, pull, done, step, at, real, momentum: tl.constexpr, pulls: tl.constexpr, waits: tl.constexpr
+):  # fmt: skip
+    """One client's weights, by a gradient that is here by now."""
+    here = tl.load(p + at, mask=real, other=0.0)
+    if pulls:
+        step += tl.load(pull) * (here - tl.load(start + at, mask=real, other=0.0))
+    if momentum > 0:
+        step += momentum * tl.load(v + at, mask=real, other=0.0)
+        tl.store(v + at, step, mask=real)
+    if waits:
+        step = tl.where(tl.load(done) != 0, 0.0, step)
+    tl.store(p + at, here - tl.load(lr) * step, mask=real)
+
+
+@triton.jit
 def _descend(  # type: ignore[no-untyped-def]
     p, v, g, start, lr, pull, done, n, p_client, v_client, g_client,
     momentum: tl.constexpr, pulls: tl.constexpr, waits: tl.constexpr, block: tl.constexpr,
@@ -38,15 +54,8 @@ def _descend(  # type: ignore[no-untyped-def]
     at = tl.program_id(0) * block + tl.arange(0, block)
     real = at < n
     step = tl.load(g + client * g_client + at, mask=real, other=0.0)
-    here = tl.load(p + client * p_client + at, mask=real, other=0.0)
-    if pulls:
-        step += tl.load(pull + client) * (here - tl.load(start + at, mask=real, other=0.0))
-    if momentum > 0:
-        step += momentum * tl.load(v + client * v_client + at, mask=real, other=0.0)
-        tl.store(v + client * v_client + at, step, mask=real)
-    if waits:
-        step = tl.where(tl.load(done + client) != 0, 0.0, step)
-    tl.store(p + client * p_client + at, here - tl.load(lr) * step, mask=real)
+    p, v = p + client * p_client, v + client * v_client
+    _move(p, v, start, lr, pull + client, done + client, step, at, real, momentum, pulls, waits)
 
 
 @triton.jit
@@ -72,15 +81,8 @@ def _descend_linear(  # type: ignore[no-untyped-def]
             other=0.0,
         )
         step = tl.dot(came, given, step, input_precision=precision)
-    here = tl.load(p + client * p_client + where, mask=real, other=0.0)
-    if pulls:
-        step += tl.load(pull + client) * (here - tl.load(start + where, mask=real, other=0.0))
-    if momentum > 0:
-        step += momentum * tl.load(v + client * v_client + where, mask=real, other=0.0)
-        tl.store(v + client * v_client + where, step, mask=real)
-    if waits:
-        step = tl.where(tl.load(done + client) != 0, 0.0, step)
-    tl.store(p + client * p_client + where, here - tl.load(lr) * step, mask=real)
+    p, v = p + client * p_client, v + client * v_client
+    _move(p, v, start, lr, pull + client, done + client, step, where, real, momentum, pulls, waits)
 
 
 def descend(weights: Tensor, velocity: Tensor | None, gradient: Tensor, start: Tensor, step: Step) -> None:
