@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hush.local.descent import Descent, Slope
+from hush.local.descent import Descent, FlatDescent, Slope
 from hush.local.flat import FlatModel
 from hush.tasks.models import build_model
 
@@ -66,9 +66,9 @@ def measure(name: str, tf32: bool) -> None:
         return descent.moved()
 
     params = learner.initial()
-    true = train(Descent(exact, params.double(), FEW, slope), FEW, torch.float64)
+    true = train(FlatDescent(exact, params.double(), FEW, slope), FEW, torch.float64)
     ways = {
-        "PyTorch": lambda: train(Descent(learner, params, clients, slope), clients, torch.float32),
+        "PyTorch": lambda: train(FlatDescent(learner, params, clients, slope), clients, torch.float32),
         "kernels": lambda: train(learner.descent(params, clients, slope), clients, torch.float32),
     }
     for way, run in ways.items():

@@ -15,10 +15,10 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="Triton comes with PyTorch for GPUs: pip install triton (600 MB) tries its interpreter")
 
-from hush.kernels import convolution, layers, pooling, rows
+from hush.kernels import convolution, pooling, rows
 from hush.kernels.geometry import Geometry
-from hush.local import flat, graphed
-from hush.local.descent import Descent, Slope
+from hush.local import flat, graphed, layers
+from hush.local.descent import Descent, FlatDescent, Slope
 
 PLACE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GEOMETRIES = [
@@ -99,7 +99,7 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.second = nn.Conv2d(1, 6, 5, padding=2), nn.Conv2d(6, 9, 3, bias=False)
         self.pool = nn.MaxPool2d((2, 2))
-        self.dense, self.twice, self.last = nn.Linear(81, 20), nn.Linear(20, 20), nn.Linear(20, 10, bias=False)
+        self.dense, self.twice, self.last = nn.Linear(81, 60), nn.Linear(60, 60), nn.Linear(60, 10, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(F.max_pool2d(self.first(x), 2))
@@ -123,6 +123,7 @@ def batches(steps: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("steps", [0, 4])
 @pytest.mark.parametrize(
     "slope",
     [
@@ -133,12 +134,12 @@ def batches(steps: int) -> tuple[Tensor, Tensor, Tensor]:
         Slope(0.1, 0.5, blur=0.5, limit=1e-3),
     ],
 )
-def test_a_descent_is_that_of_float64(slope: Slope) -> None:
+def test_a_descent_is_that_of_float64(slope: Slope, steps: int) -> None:
     """Also of clients who end earlier, and twice: nothing of the first is left in the second."""
     ours, exact = learners()
     params = ours.initial()
     x, y, weight = batches(4)
-    true, begun = Descent(exact, params.double(), 3, slope), graphed.Graphed(ours, 3, slope)
+    true, begun = FlatDescent(exact, params.double(), 3, slope), graphed.Graphed(ours, 3, slope, steps)
 
     def train(descent: Descent, kind: torch.dtype) -> Tensor:
         for step in range(4):
@@ -149,7 +150,7 @@ def test_a_descent_is_that_of_float64(slope: Slope) -> None:
 
     moved = train(true, torch.float64)
     for _ in range(2):
-        assert far(train(begun.begin(params, slope), torch.float32), moved) < 1e-5
+        assert far(train(begun.begin(params, slope, 3), torch.float32), moved) < 1e-5
         torch.testing.assert_close(begun.losses.double(), true.losses, rtol=1e-5, atol=1e-5)
 
 
@@ -158,7 +159,7 @@ def test_who_is_done_waits() -> None:
     ours, exact = learners()
     slope, params = Slope(0.1, 0.5), ours.initial()
     x, y, weight = batches(3)
-    descent, true = graphed.Graphed(ours, 3, slope).begin(params, slope), Descent(exact, params.double(), 3, slope)
+    descent, true = graphed.Graphed(ours, 3, slope, 4).begin(params, slope, 3), FlatDescent(exact, params.double(), 3, slope)
     for step in range(3):
         done = torch.tensor([False, step > 0, step > 1], device=PLACE)
         keys = torch.arange(3, device=PLACE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,19 +30,31 @@ class Slope:
         return self.momentum, self.prox, self.blur, self.limit is None
 
 
-class Descent:
-    """Step by step, in PyTorch alone. Clients come with the longest training first, so those who still train are a prefix."""
+class Descent(Protocol):
+    """Of a cohort. Clients come with the longest training first, so those who still train are a prefix."""
+
+    losses: Tensor
+    """Of every client, added up over its steps."""
+
+    def step(self, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor, done: Tensor | None = None) -> None:
+        """One of those who have a batch here; who is `done` waits."""
+
+    def moved(self) -> Tensor:
+        """`[clients, d]`: how far each is from where it began, which is what it sends. Called once, at the end."""
+
+
+class FlatDescent:
+    """On `[clients, d]` weights, by what `gradients` of the model says."""
 
     def __init__(self, learner: FlatModel, params: Tensor, clients: int, slope: Slope) -> None:
         self._learner, self._params, self._slope = learner, params, slope
         self._weights = params.expand(clients, -1).clone()
         self._velocity = torch.zeros_like(self._weights) if slope.momentum else None
         self.losses = params.new_zeros(clients)
-        """Of every client, added up over its steps."""
         self._begun = False
 
     def step(self, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor, done: Tensor | None = None) -> None:
-        """One of those who have a batch here; who is `done` waits."""
+        """On the gradient of all layers in one row a client."""
         slope, now = self._slope, self._weights[: len(x)]
         at, self._begun = now if self._begun else self._params, True  # before the first step all are at one place
         gradient, loss = self._learner.gradients(at, x, y, weight, keys)
@@ -56,5 +68,5 @@ class Descent:
         self.losses[: len(now)] += loss
 
     def moved(self) -> Tensor:
-        """`[clients, d]`: how far each is from where it began, which is what it sends. Called once, at the end."""
+        """In the weights' own memory."""
         return torch.sub(self._params, self._weights, out=self._weights)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,8 @@ from torch.func import functional_call, grad_and_value, vmap
 from hush.errors import UsageError
 from hush.kernels import kernels_for
 from hush.local.channels_last import ChannelsLast
-from hush.local.descent import Descent, Slope
+from hush.local.descent import Descent, FlatDescent, Slope
+from hush.local.low_rank import rounded_up
 from hush.local.own_rows import OwnRows
 from hush.local.remembered import remembered
 
@@ -71,6 +73,10 @@ class FlatModel:
         self._buffers = {n: b.detach().clone() for n, b in self.module.named_buffers()}
         self._shapes = [p.shape for p in trainable.values()]
         self._sizes = [p.numel() for p in trainable.values()]
+        self.shapes = {name: p.shape for name, p in trainable.items()}
+        ends = list(accumulate(self._sizes))
+        self.places = {n: slice(end - size, end) for n, end, size in zip(trainable, ends, self._sizes, strict=True)}
+        """Where each parameter lies in the flat vector."""
         self._start = torch.cat([p.detach().reshape(-1) for p in trainable.values()])
         self._frozen_norms = refuse_batch_statistics(self.module)
         self.whole: FlatModel | None = None
@@ -187,7 +193,7 @@ class FlatModel:
                 gradient, loss = self._one(params.view(-1), x[0], y[0], weight[0], keys[0])
             return gradient[None], loss[None]
         if self.vectorised:
-            with without_fallback_warnings(self._slow_layers):
+            with self.quiet():
                 if params.dim() == 1 and self._shares:
                     gradients, losses = self._all_at_one(params, x, y, weight, keys)
                 else:
@@ -196,22 +202,32 @@ class FlatModel:
         rows = [self._lone_gradient(*row) for row in zip(params.expand(len(x), -1), x, y, weight, keys, strict=True)]
         return torch.stack([g for g, _ in rows]), torch.stack([loss for _, loss in rows])
 
+    def quiet(self) -> AbstractContextManager[None]:
+        """Without what PyTorch says of slow layers at every step: `probe` has said so."""
+        return without_fallback_warnings(self._slow_layers)
+
     @property
     def has_kernels(self) -> bool:
         """Whether a cohort of this model is trained by `hush.kernels`."""
         return self.vectorised and self.dtype == torch.float32 and kernels_for(self.device) and "gradients" not in vars(self)
 
-    def descent(self, params: Tensor, clients: int, slope: Slope) -> Descent:
-        """Gradient descent of so many clients from these weights."""
+    def descent(self, params: Tensor, clients: int, slope: Slope, steps: int = 0, batch: int = 0) -> Descent:
+        """Gradient descent of so many clients from these weights, by so many `steps` at most (0: it is not said), on batches of
+        one width."""
+        if not self.vectorised or "gradients" in vars(self):
+            return FlatDescent(self, params, clients, slope)
+        most = 1 << (steps - 1).bit_length() if steps else 0
         if not self.has_kernels or clients < 2:
-            return Descent(self, params, clients, slope)
+            from hush.local.layered import Layered
+
+            return Layered(self, clients, slope, most).begin(params, slope, clients)
         from hush.local.graphed import Graphed
 
-        key = (clients, slope.shape)
-        if key not in self._graphed:
-            self._graphed[key] = Graphed(self, clients, slope)
-        descent: Descent = self._graphed[key].begin(params, slope)
-        return descent
+        key = (most, batch, slope.shape)
+        kept = self._graphed.get(key)
+        if kept is None or kept.clients < clients:
+            kept = self._graphed[key] = Graphed(self, rounded_up(clients), slope, most)
+        return kept.begin(params, slope, clients)
 
     def probe(self, x: Tensor, y: Tensor) -> None:
         """Try two clients on an example or two: settle whether the module vectorises, and refuse what must not be trained.

@@ -2,117 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
 
-from hush.kernels.layers import CohortLayers, Kept
-from hush.kernels.steps import Step, descend, descend_linear, products_precision
-from hush.local.descent import Descent, Slope
+from hush.local.descent import Slope
+from hush.local.layered import Layered
+from hush.local.low_rank import rounded_up
 
 if TYPE_CHECKING:
     from hush.local.flat import FlatModel
 
 _EAGER = 2
 """Steps of one kind that are run before one is captured: what is settled or compiled at a first call is so by then."""
-_SIZES = 8
-"""Of cohorts that are still training, for which steps are captured."""
-_MOST = 32
+_MOST = 64
 """Kinds of steps that are captured; where clients end at many different times, later kinds run launch by launch."""
 
 
-class Graphed(Descent):
-    """The descent of so many clients, over and over, in the same memory: `begin`, steps, `moved`."""
+class Graphed(Layered):
+    """In the same memory, over and over. Clients that wait fill up the cohort to one of few sizes, so that there are few kinds."""
 
-    def __init__(self, learner: FlatModel, clients: int, slope: Slope) -> None:
-        self._learner = learner
-        self._start = torch.empty(learner.dim, device=learner.device)
-        self._weights = torch.empty(clients, learner.dim, device=learner.device)
-        self._velocity = torch.empty_like(self._weights) if slope.momentum else None
-        self.losses = torch.empty(clients, device=learner.device)
-        self._lr, self._limit = (torch.empty(1, device=learner.device) for _ in range(2))
+    def __init__(self, learner: FlatModel, clients: int, slope: Slope, steps: int) -> None:
+        super().__init__(learner, clients, slope, steps)
         self._kinds: dict[Any, _Kind] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def begin(self, params: Tensor, slope: Slope) -> Graphed:
-        """From these weights."""
-        self._slope, self._begun = slope, False
-        self._start.copy_(params)
-        self._weights.copy_(params.expand_as(self._weights))
-        if self._velocity is not None:
-            self._velocity.zero_()
-        self.losses = torch.zeros_like(self.losses)
-        self._lr.fill_(slope.lr)
-        if slope.limit is not None:
-            self._limit.fill_(slope.limit)
-        return self
-
     def step(self, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor, done: Tensor | None = None) -> None:
         """One of those who have a batch here; who is `done` waits."""
-        count = len(x)
-        given = self._filled_up([x, y, weight, keys], done)
-        key = (self._begun, *(one.shape for one in given))
+        count, at = len(x), self._at
+        self._count = self._count or count
+        full = min(rounded_up(count), self.clients)
+        batch = [x, y, weight, keys]
+        waits = full > count or done is not None
+        seen = rounded_up(at + 1) if self._factors or self._written is None else min(at, 1)
+        key = (seen, full, waits, *(one.shape[1:] for one in batch))
         if key not in self._kinds:
-            self._kinds[key] = _Kind([torch.empty_like(one) for one in given], len(self._kinds) < _MOST)
-        kind, shared = self._kinds[key], not self._begun and self._learner.shares
-        self._begun = True
-        for place, one in zip(kind.given, given, strict=True):
-            place.copy_(one)
-        loss = kind.run(lambda: self._step(shared, *kind.given), self._pool)
+            given = [one.new_zeros(full, *one.shape[1:]) for one in batch]
+            given += [torch.ones(full, dtype=torch.bool, device=x.device)] if waits else []
+            self._kinds[key] = _Kind(given, len(self._kinds) < _MOST)
+        kind = self._kinds[key]
+        if waits:
+            batch.append(torch.zeros(count, dtype=torch.bool, device=x.device) if done is None else done)
+        for place, one in zip(kind.given, batch, strict=True):
+            place[:count].copy_(one)
+            if full > count:
+                place[count:] = place.dtype == torch.bool  # nobody, who is done
+        x, y, weight, keys, *rest = kind.given
+        loss = kind.run(lambda: self._step(at, x, y, weight, keys, rest[0] if rest else None), self._pool)
         self.losses[:count] += loss[:count]
-
-    def _filled_up(self, batch: list[Tensor], done: Tensor | None) -> list[Tensor]:
-        """With clients that wait, up to an eighth of all: so there are few kinds of steps, wherever clients end."""
-        count, clients = len(batch[0]), len(self._weights)
-        room = -(-clients * -(-count * _SIZES // clients) // _SIZES)
-        if room == count:
-            return batch if done is None else [*batch, done]
-        waiting = torch.arange(room, device=self._weights.device) >= count
-        if done is not None:
-            waiting[:count] |= done
-        return [*(torch.cat([one, one.new_zeros(room - count, *one.shape[1:])]) for one in batch), waiting]
-
-    def _step(self, shared: bool, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor, done: Tensor | None = None) -> Tensor:
-        learner, slope, count = self._learner, self._slope, len(x)
-        learner.prepare_training()
-        kept = Kept()
-
-        def mean_loss(named: dict[str, Tensor], *batch: Tensor) -> Tensor:
-            with CohortLayers({id(one): name for name, one in named.items()}, kept):
-                return learner.mean_loss(named, *batch)
-
-        at = learner.named(self._start) if shared else learner.named_rows(self._weights[:count])
-        gradients, loss = vmap(grad_and_value(mean_loss), (None if shared else 0, 0, 0, 0, 0))(at, x, y, weight, keys)
-        pull = self._pull(self._weights[:count]) if slope.prox or slope.blur else None
-        step = Step(self._lr, slope.momentum, pull, done)
-        first = 0
-        for name, gradient in gradients.items():
-            there = slice(first, first + gradient[0].numel())
-            first = there.stop
-            weights, start = self._weights[:count, there], self._start[there]
-            velocity = None if self._velocity is None else self._velocity[:count, there]
-            pairs = kept.pairs.get(name, [])
-            if len(pairs) == 1 and not any(gradient.stride()):  # of nothing else than one linear layer
-                descend_linear(weights, velocity, *pairs[0], start, step, products_precision())
-                continue
-            whole = sum((back.mT @ given for given, back in pairs), gradient)
-            descend(weights, velocity, whole, start, step)
-        alone: Tensor = loss if done is None else loss.masked_fill(done, 0.0)
-        return alone
-
-    def _pull(self, weights: Tensor) -> Tensor:
-        """How strongly each client is drawn back, as in `hush.local.pull`."""
-        slope = self._slope
-        if not slope.blur or slope.limit is None:
-            return torch.full((len(weights),), slope.prox, device=weights.device)
-        outside = torch.linalg.vector_norm(weights - self._start, dim=1) > self._limit
-        return torch.where(outside, slope.prox + slope.blur, slope.prox)
-
-    def moved(self) -> Tensor:
-        """`[clients, d]`: how far each is from where it began, which is what it sends."""
-        return self._start - self._weights
+        self._at += 1
 
 
 class _Kind:
@@ -124,7 +64,7 @@ class _Kind:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._result: Tensor | None = None
 
-    def run(self, step: Any, pool: Any) -> Tensor:
+    def run(self, step: Callable[[], Tensor], pool: Any) -> Tensor:
         """One more."""
         if self._graph is None and self._left == 0:
             self._capture(step, pool)
@@ -133,10 +73,9 @@ class _Kind:
             assert self._result is not None
             return self._result
         self._left -= self._left > 0
-        result: Tensor = step()
-        return result
+        return step()
 
-    def _capture(self, step: Any, pool: Any) -> None:
+    def _capture(self, step: Callable[[], Tensor], pool: Any) -> None:
         """A module that asks for a value while it computes cannot be captured, and goes on as before."""
         graph = torch.cuda.CUDAGraph()
         self._left = -1

@@ -68,7 +68,8 @@ class Sgd(LocalUpdate):
         if max(steps.tolist(), default=0) == 1:
             return self._one_step(learner, params, data, lr, keys)
         slope = Slope(lr, self.momentum, self.prox, self.blur, self.blur_limit or rnd.room)
-        descent = learner.descent(params, len(data.size), slope)
+        known = self._most_steps if data.slots else max(steps.tolist(), default=0)
+        descent = learner.descent(params, len(data.size), slope, known, self._width(data, data.size.cpu()))
         for step, batch in enumerate(self.schedule(data, keys)):
             done = (steps <= step).to(keys.device) if data.slots else None  # who has finished waits
             weight, drawn = batch.real.to(params.dtype), fold(keys[: len(batch.rows)], step)
@@ -97,8 +98,8 @@ class Sgd(LocalUpdate):
         device, size = data.size.device, data.size.cpu()  # who reads what is decided on the host and sent to the device in blocks
         steps, per_epoch = self.steps_of(size), _batches(size, self.batch_size).clamp_min(1)
         orders = _Orders(data.size, size, keys)
-        largest, last = max(size.tolist(), default=0), max(steps.tolist(), default=0)
-        column = torch.arange(batch_width(largest, self.batch_size) if data.slots else min(self.batch_size, largest), device=device)
+        last = max(steps.tolist(), default=0)
+        column = torch.arange(self._width(data, size), device=device)
         start = data.start.clamp_max(max(len(data.x) - 1, 0)) if data.slots else data.start  # somewhere, also without examples
         for first in range(0, last, _BLOCK):
             step = torch.arange(first, min(first + _BLOCK, last))[:, None]
@@ -112,6 +113,16 @@ class Sgd(LocalUpdate):
                 real = place < data.size[:count, None]
                 # a padded row repeats the client's own first example and weighs nothing
                 yield Batch(start[:count, None] + torch.where(real, orders.at(place), 0), real)
+
+    def _width(self, data: Shard, size: Tensor) -> int:
+        """Of every batch."""
+        largest = max(size.tolist(), default=0)
+        return batch_width(largest, self.batch_size) if data.slots else min(self.batch_size, largest)
+
+    @property
+    def _most_steps(self) -> int:
+        """As settings alone say, of nobody's size; 0: they do not."""
+        return min((n for n in (self.steps, self.most) if n is not None), default=0)
 
     def shortened(self, steps: int) -> Sgd:
         """The same for so many batches only."""

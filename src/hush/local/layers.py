@@ -1,51 +1,67 @@
-"""What there are kernels for: a cohort's convolutions, pooling and linear layers, in any module, while it trains under vmap.
+"""A cohort's convolutions, pooling and linear layers, in any module, while it trains under vmap.
 
-PyTorch's own functions are met on their way, so a module stays as it is. vmap then finds the kernels by the rules below. What they
-do not know takes PyTorch's way, and so does everything in other precisions than float32 and on a CPU.
+PyTorch's own functions are met on their way, so a module stays as it is. vmap then finds ours by the rules below. What they do not
+know takes PyTorch's way. Convolutions and pooling have kernels on a GPU, in float32; elsewhere they are PyTorch's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.func import vmap
 from torch.nn import functional as F
 from torch.nn import grad as gradients
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from hush.kernels import kernels_for
 from hush.kernels.geometry import Geometry
-
-
-class Kept:
-    """What went into linear layers and what came back, by the name of the weights, whose gradient then nobody writes."""
-
-    def __init__(self) -> None:
-        self.pairs: dict[str, list[tuple[Tensor, Tensor]]] = {}
+from hush.local.linear import Kept, Linear, Shifted, Taken
+from hush.local.rules import Many, One, as_rows, call, clients_first, parted
 
 
 class CohortLayers(TorchFunctionMode):
-    """Where clients train side by side. `kept` takes the place of the gradients of linear layers' weights, of those in `names`."""
+    """Where clients train side by side, on convolutions and pooling of ours where there are `kernels`.
 
-    def __init__(self, names: dict[int, str] | None = None, kept: Kept | None = None) -> None:
+    `kept` takes the place of the gradients of linear layers' weights, of those in `names` (by identity); those that `taken` names
+    are the received ones, less what it says. Weights that anything else uses are `elsewhere`: they must be there as they are.
+    """
+
+    def __init__(
+        self,
+        names: dict[int, str] | None = None,
+        kept: Kept | None = None,
+        taken: Mapping[str, Taken] | None = None,
+        kernels: bool = True,
+    ) -> None:
         super().__init__()
-        self.names, self.kept = names or {}, kept
+        self.names, self.kept, self.taken, self.kernels = names or {}, kept, taken or {}, kernels
+        self.elsewhere: set[str] = set()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        ours = _OURS.get(func)
-        result = NotImplemented if ours is None else ours(self, *args, **kwargs or {})
-        return func(*args, **kwargs or {}) if result is NotImplemented else result
+        kwargs = kwargs or {}
+        ours = _OURS.get(func) if self.kernels or func is F.linear else None
+        result = NotImplemented if ours is None else ours(self, *args, **kwargs)
+        if result is not NotImplemented:
+            return result
+        if _name(func) not in _DESCRIBE:
+            self.elsewhere |= {self.names[id(one)] for one in tree_leaves((args, kwargs)) if id(one) in self.names}
+        return func(*args, **kwargs)
 
 
-def _call(function: type[Function], *given: Any) -> Any:
-    """PyTorch's own `apply` has no types."""
-    return function.apply(*given)  # type: ignore[no-untyped-call]
+_DESCRIBE = {"shape", "dtype", "device", "layout", "ndim", "is_leaf", "requires_grad", "is_cuda", "size", "stride", "dim", "numel"}
+"""What may be asked of weights that are not there."""
+
+
+def _name(func: Any) -> str:
+    """Of a function, or of the attribute that is read."""
+    name = getattr(func, "__name__", "")
+    return getattr(func.__self__, "__name__", "") if name == "__get__" else name
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -68,7 +84,7 @@ def _conv2d(
 ) -> Any:
     if input.dim() != 4 or groups != 1 or isinstance(padding, str):
         return NotImplemented
-    return _call(Convolution, input, weight, bias, Geometry(_pair(stride), _pair(padding), _pair(dilation)))
+    return call(Convolution, input, weight, bias, Geometry(_pair(stride), _pair(padding), _pair(dilation)))
 
 
 def _max_pool2d(
@@ -85,14 +101,19 @@ def _max_pool2d(
     apart = window if stride is None or stride == [] else _pair(stride)
     if input.dim() != 4 or apart != window or _pair(padding) != (0, 0) or _pair(dilation) != (1, 1) or ceil_mode or return_indices:
         return NotImplemented
-    return _call(Pool, input, window)[0]
+    return call(Pool, input, window)[0]
 
 
 def _linear(mode: CohortLayers, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     name = mode.names.get(id(weight))
     if mode.kept is None or name is None or input.dim() < 2:
         return NotImplemented
-    result = _call(Linear, input.flatten(0, -2), weight, bias, name, mode.kept)
+    rows, taken = input.flatten(0, -2), mode.taken.get(name)
+    if taken is None:
+        result = call(Linear, rows, weight, bias, name, mode.kept)
+    else:
+        result = call(Shifted, rows, weight, *taken, name, mode.kept)
+        result = result if bias is None else result + bias
     return result.reshape(*input.shape[:-1], -1)
 
 
@@ -102,15 +123,7 @@ _OURS: dict[Any, Callable[..., Any]] = {torch.conv2d: _conv2d, F.max_pool2d: _ma
 # -- one client: what vmap sees ----------------------------------------------------------------------------------------------------
 
 
-class _One(Function):
-    """Of one client; vmap's rule for many is in a function of its own, which a vmap around this one finds as well."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to keep: there are no second derivatives."""
-
-
-class Convolution(_One):
+class Convolution(One):
     """`x[B, C, H, W]` under `w[O, C, KH, KW]`, plus `b[O]` where there is one."""
 
     @staticmethod
@@ -125,21 +138,22 @@ class Convolution(_One):
     @staticmethod
     def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
-        of_x = _call(OfImages, back, w, tuple(x.shape[2:]), ctx.how) if ctx.needs_input_grad[0] else None
-        of_w = _call(OfWeights, x, back, tuple(w.shape[2:]), ctx.how) if ctx.needs_input_grad[1] else None
+        of_x = call(OfImages, back, w, tuple(x.shape[2:]), ctx.how) if ctx.needs_input_grad[0] else None
+        of_w = call(OfWeights, x, back, tuple(w.shape[2:]), ctx.how) if ctx.needs_input_grad[1] else None
         of_b = back.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
         return of_x, of_w, of_b, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, w: Tensor, b: Tensor | None, how: Geometry) -> tuple[Tensor, int]:
-        x = _clients(x, in_dims[0], info.batch_size)
+        x = clients_first(x, in_dims[0], info.batch_size)
         if in_dims[1] is None and in_dims[2] is None:  # the same weights for all: one batch of more images
-            return _parted(_call(Convolution, x.flatten(0, 1), w, b, how), x), 0
-        own = (None if one is None else _clients(one, dim, info.batch_size) for one, dim in zip((w, b), in_dims[1:3], strict=True))
-        return _call(Convolutions, x, *own, how), 0
+            return parted(call(Convolution, as_rows(x), w, b, how), x), 0
+        w = clients_first(w, in_dims[1], info.batch_size)
+        b = None if b is None else clients_first(b, in_dims[2], info.batch_size)
+        return call(Convolutions, x, w, b, how), 0
 
 
-class OfImages(_One):
+class OfImages(One):
     """The loss's gradient in the images, of this height and width."""
 
     @staticmethod
@@ -149,13 +163,13 @@ class OfImages(_One):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, back: Tensor, w: Tensor, shape: tuple[int, int], how: Geometry) -> tuple[Tensor, int]:
-        back = _clients(back, in_dims[0], info.batch_size)
+        back = clients_first(back, in_dims[0], info.batch_size)
         if in_dims[1] is None:
-            return _parted(_call(OfImages, back.flatten(0, 1), w, shape, how), back), 0
-        return _call(OfManyImages, back, _clients(w, in_dims[1], info.batch_size), shape, how), 0
+            return parted(call(OfImages, as_rows(back), w, shape, how), back), 0
+        return call(OfManyImages, back, clients_first(w, in_dims[1], info.batch_size), shape, how), 0
 
 
-class OfWeights(_One):
+class OfWeights(One):
     """The loss's gradient in the weights, of this kernel's height and width."""
 
     @staticmethod
@@ -166,11 +180,11 @@ class OfWeights(_One):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, back: Tensor, kernel: tuple[int, int], how: Geometry) -> tuple[Tensor, int]:
-        both = (_clients(values, dim, info.batch_size) for values, dim in zip((x, back), in_dims[:2], strict=True))
-        return _call(OfManyWeights, *both, kernel, how), 0
+        both = (clients_first(values, dim, info.batch_size) for values, dim in zip((x, back), in_dims[:2], strict=True))
+        return call(OfManyWeights, *both, kernel, how), 0
 
 
-class Pool(_One):
+class Pool(One):
     """The largest of every window of `x[B, C, H, W]`, which do not overlap, and which of them it is."""
 
     @staticmethod
@@ -186,14 +200,14 @@ class Pool(_One):
 
     @staticmethod
     def backward(ctx: Any, back: Tensor, _: Any) -> tuple[Tensor, None]:
-        return _call(OfPooled, back, *ctx.saved_tensors, ctx.shape, ctx.window), None
+        return call(OfPooled, back, *ctx.saved_tensors, ctx.shape, ctx.window), None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, window: tuple[int, int]) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        return _call(Pools, _clients(x, in_dims[0], info.batch_size), window), (0, 0)
+        return call(Pools, clients_first(x, in_dims[0], info.batch_size), window), (0, 0)
 
 
-class OfPooled(_One):
+class OfPooled(One):
     """The loss's gradient in what was pooled, of this height and width."""
 
     @staticmethod
@@ -202,79 +216,14 @@ class OfPooled(_One):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, back: Tensor, which: Tensor, *how: Any) -> tuple[Tensor, int]:
-        both = (_clients(values, dim, info.batch_size) for values, dim in zip((back, which), in_dims[:2], strict=True))
-        return _call(OfManyPooled, *both, *how), 0
-
-
-class Linear(_One):
-    """`x[B, I] w[O, I]^T`, plus `b[O]` where there is one. The gradient in `w` is left to whoever has `kept`."""
-
-    @staticmethod
-    def forward(x: Tensor, w: Tensor, b: Tensor | None, name: str, kept: Kept) -> Tensor:
-        return F.linear(x, w, b)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[:2])
-        ctx.name, ctx.kept = inputs[3:]
-
-    @staticmethod
-    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
-        x, w = ctx.saved_tensors
-        of_w = _call(LeftOut, x, back, ctx.name, ctx.kept) if ctx.needs_input_grad[1] else None
-        of_b = back.sum(0) if ctx.needs_input_grad[2] else None
-        return back @ w if ctx.needs_input_grad[0] else None, of_w, of_b, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, w: Tensor, b: Tensor | None, *more: Any) -> tuple[Tensor, int]:
-        x = _clients(x, in_dims[0], info.batch_size)
-        if in_dims[1] is None and in_dims[2] is None:
-            return _parted(F.linear(x.flatten(0, 1), w, b), x), 0
-        w = _clients(w, in_dims[1], info.batch_size)
-        if b is None:
-            return x @ w.mT, 0
-        return torch.baddbmm(_clients(b, in_dims[2], info.batch_size)[:, None], x, w.mT), 0
-
-
-class LeftOut(_One):
-    """Zeros in the place of `back^T x`, without memory; the two are kept."""
-
-    @staticmethod
-    def forward(x: Tensor, back: Tensor, name: str, kept: Kept) -> Tensor:
-        kept.pairs.setdefault(name, []).append((x[None], back[None]))
-        return x.new_zeros(()).expand(back.shape[-1], x.shape[-1])
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, back: Tensor, name: str, kept: Kept) -> tuple[Tensor, int]:
-        both = tuple(_clients(values, dim, info.batch_size) for values, dim in zip((x, back), in_dims[:2], strict=True))
-        kept.pairs.setdefault(name, []).append((both[0], both[1]))
-        return x.new_zeros(()).expand(info.batch_size, back.shape[-1], x.shape[-1]), 0
+        both = (clients_first(values, dim, info.batch_size) for values, dim in zip((back, which), in_dims[:2], strict=True))
+        return call(OfManyPooled, *both, *how), 0
 
 
 # -- many clients ------------------------------------------------------------------------------------------------------------------
 
 
-class _Many(Function):
-    """With an axis of clients in front of every tensor; a vmap around it only makes more of them."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to keep: gradients are taken inside of vmap, client by client."""
-
-    @classmethod
-    def vmap(cls, info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
-        first = _clients(given[0], in_dims[0], info.batch_size)
-        flat = (
-            _clients(x, dim, info.batch_size).flatten(0, 1) if isinstance(x, Tensor) else x
-            for x, dim in zip(given, in_dims, strict=True)
-        )
-        result = _call(cls, *flat)
-        if isinstance(result, tuple):
-            return tuple(_parted(one, first) for one in result), (0,) * len(result)
-        return _parted(result, first), 0
-
-
-class Convolutions(_Many):
+class Convolutions(Many):
     """`x[clients, B, C, H, W]` under `w[clients, O, C, KH, KW]`, plus `b[clients, O]` where there is one."""
 
     @staticmethod
@@ -286,7 +235,7 @@ class Convolutions(_Many):
         return convolve(x, w, b, how, precision)
 
 
-class OfManyImages(_Many):
+class OfManyImages(Many):
     """The same as `OfImages`."""
 
     @staticmethod
@@ -298,7 +247,7 @@ class OfManyImages(_Many):
         return convolve_back(back, w, shape, how, precision)
 
 
-class OfManyWeights(_Many):
+class OfManyWeights(Many):
     """The same as `OfWeights`."""
 
     @staticmethod
@@ -310,7 +259,7 @@ class OfManyWeights(_Many):
         return weights_back(x, back, kernel, how, precision)
 
 
-class Pools(_Many):
+class Pools(Many):
     """The same as `Pool`, of `x[clients, B, C, H, W]`."""
 
     @staticmethod
@@ -326,7 +275,7 @@ class Pools(_Many):
         return pool(x, window)
 
 
-class OfManyPooled(_Many):
+class OfManyPooled(Many):
     """The same as `OfPooled`."""
 
     @staticmethod
@@ -338,15 +287,6 @@ class OfManyPooled(_Many):
         from hush.kernels.pooling import unpool
 
         return unpool(back, which, shape, window)
-
-
-def _clients(values: Tensor, dim: int | None, clients: int) -> Tensor:
-    return values.expand(clients, *values.shape) if dim is None else values.movedim(dim, 0)
-
-
-def _parted(values: Tensor, like: Tensor) -> Tensor:
-    """With the first two axes that these others have."""
-    return values.reshape(*like.shape[:2], *values.shape[1:])
 
 
 def _precision(x: Tensor) -> str | None:
