@@ -381,14 +381,14 @@ class Watch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: int | None = None, nan_at: int | None = None) -> None:
         self._steps: list[int] = []
         self._heard: dict[str, tuple[np.ndarray, list[int]]] = {}
-        right, trained = FlatModel.gradients, Member._trained
+        right, trained = FlatModel.mean_loss, Member._trained
 
-        def gradients(learner: FlatModel, params: Any, x: torch.Tensor, *more: Any) -> Any:
-            self._steps.append(x.shape[1])
+        def mean_loss(learner: FlatModel, named: Any, x: torch.Tensor, *more: Any) -> Any:
+            self._steps.append(len(x))
             if len(self._steps) == fails_at:
                 raise RuntimeError("the row of Mrs Miller")
-            gradients, losses = right(learner, params, x, *more)
-            return (gradients * float("nan") if len(self._steps) == nan_at else gradients), losses
+            loss = right(learner, named, x, *more)
+            return loss * float("nan") if len(self._steps) == nan_at else loss
 
         def vector(member: Member, *given: Any) -> np.ndarray:
             self._steps.clear()
@@ -396,7 +396,7 @@ class Watch:
             self._heard.setdefault(member.name, (sent, list(self._steps)))
             return sent
 
-        monkeypatch.setattr(FlatModel, "gradients", gradients)
+        monkeypatch.setattr(FlatModel, "mean_loss", mean_loss)
         monkeypatch.setattr(Member, "_trained", vector)
 
     def of(self, made: World) -> tuple[np.ndarray, list[int]]:

@@ -132,7 +132,7 @@ class FlatModel:
     @property
     def may_have_twins(self) -> bool:
         """Whether threads may train clients of this model at once: nothing of it is one for the whole process."""
-        return self.device.type == "cpu" and self.vectorised and not self._slow_layers and "gradients" not in vars(self)
+        return self.device.type == "cpu" and self.vectorised and not self._slow_layers and "is_due" not in vars(self)
 
     def twins(self, count: int) -> list[FlatModel]:
         """So many of the same, each with a module of its own: a call puts weights into its module."""
@@ -181,12 +181,18 @@ class FlatModel:
         for norm in self._frozen_norms:
             norm.eval()
 
+    def is_due(self) -> bool:
+        """Asked before every step: whether it is to be computed at all. Who counts steps puts a function of its own here."""
+        return True
+
     def gradients(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Gradient `[clients, d]` and loss `[clients]` of each client's weighted mean loss over its own batch.
 
         `params[clients, d]`, or `params[d]` where all are at the same weights, which makes one large product of many small ones;
         `x[clients, batch, ...]`, `y[clients, batch, ...]`, `weight[clients, batch]` (zero: a padded row).
         """
+        if not self.is_due():
+            return params.new_zeros(len(x), self.dim), params.new_zeros(len(x))
         self.prepare_training()
         if self.vectorised and len(x) == 1:  # a lone client needs no vmap: half the time for convolutions on a CPU
             with ChannelsLast() if self.device.type == "cpu" else nullcontext():
@@ -209,12 +215,12 @@ class FlatModel:
     @property
     def has_kernels(self) -> bool:
         """Whether a cohort of this model is trained by `hush.kernels`."""
-        return self.vectorised and self.dtype == torch.float32 and kernels_for(self.device) and "gradients" not in vars(self)
+        return self.vectorised and self.dtype == torch.float32 and kernels_for(self.device)
 
     def descent(self, params: Tensor, clients: int, slope: Slope, steps: int = 0, batch: int = 0) -> Descent:
         """Gradient descent of so many clients from these weights, by so many `steps` at most (0: it is not said), on batches of
         one width."""
-        if not self.vectorised or "gradients" in vars(self):
+        if not self.vectorised:
             return FlatDescent(self, params, clients, slope)
         most = 1 << (steps - 1).bit_length() if steps else 0
         if not self.has_kernels or clients < 2:

@@ -31,6 +31,8 @@ class Graphed(Layered):
 
     def step(self, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor, done: Tensor | None = None) -> None:
         """One of those who have a batch here; who is `done` waits."""
+        if not self._learner.is_due():
+            return
         count, at = len(x), self._at
         self._count = self._count or count
         full = min(rounded_up(count), self.clients)

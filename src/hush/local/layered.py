@@ -67,6 +67,8 @@ class Layered:
 
     def step(self, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor, done: Tensor | None = None) -> None:
         """One of those who have a batch here; who is `done` waits."""
+        if not self._learner.is_due():
+            return
         self._count = self._count or len(x)
         self.losses[: len(x)] += self._step(self._at, x, y, weight, keys, done)
         self._at += 1
