@@ -22,17 +22,19 @@ def screen(found: Sequence[dict[str, Any]]) -> tuple[list[str], Cells]:
     """The same, a row for everybody."""
     rows = []
     for one in found:
-        rows.append([one["says"] + _precision(one), "", "", ""])
+        rows.append([one["says"] + _precision(one), "", ""])
         for peer, best in sorted(one["best"].items(), key=lambda item: float(item[1]["round_s"])):
             times = one.get("over_hush", {}).get(peer)
             shown = "" if times is None else f"{times:.2f}"
-            rows.append([f"  {TITLES[peer]}", _milliseconds(best["round_s"]), shown, best["way"]])
+            way = f", {best['way']}" if best["way"] else ""
+            rows.append([f"  {TITLES[peer]}{way}", _milliseconds(best["round_s"]), shown])
         if "floor_s" in one:
-            rows.append(["  memory floor", _milliseconds(one["floor_s"]), "", f"fused {_milliseconds(one['fused_floor_s'])}"])
+            rows.append(["  memory floor", _milliseconds(one["floor_s"]), ""])
+            rows.append(["  memory floor, fused", _milliseconds(one["fused_floor_s"]), ""])
         hush: dict[str, Any] = next((r for r in one["rows"] if r["peer"] == "hush"), {})
         if "gpu_share" in hush:
-            rows.append(["  the GPU computes", f"{100 * hush['gpu_share']:.0f}%", "", f"{hush['launches']:,.0f} launches"])
-    return ["", "a round", "times Hush's", ""], rows
+            rows.append([f"  the GPU computes ({hush['launches']:,.0f} launches)", f"{100 * hush['gpu_share']:.0f}%", ""])
+    return ["", "a round", "/ Hush"], rows
 
 
 def _precision(one: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ def simulation(
     device: Device = "auto",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds that are timed in each pass.")] = 5,
     passes: Annotated[int, typer.Option("--passes", min=1, help="Turns that everybody has.")] = 3,
-    seconds: Annotated[float, typer.Option("--seconds", help="A pass ends after so many, with one round at least.")] = 15.0,
+    seconds: Annotated[float, typer.Option("--seconds", help="A pass ends after so many, with one round at least.")] = 8.0,
     tf32: Tf32 = None,
     python: Annotated[
         str, typer.Option("--python", help="The Python that peers are installed for [default: this one].")

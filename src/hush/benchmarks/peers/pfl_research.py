@@ -35,6 +35,8 @@ def start_others(processes: int) -> None:
 def main() -> None:
     pace, others = Pace(), _RANK in os.environ
     processes = int(pace.way.split()[0])
+    if processes > 1 and not others:
+        start_others(processes)
     os.environ["PFL_PYTORCH_DEVICE"] = pace.device
     import torch
     from torch import Tensor, nn
@@ -80,8 +82,6 @@ def main() -> None:
     module = Net()
     if not others:
         pace.ready(f"pfl {version}", count(module), torch=torch.__version__)
-        if processes > 1:
-            start_others(processes)
     if processes > 1:
         _share_one_device(torch)
     module.to(device)
