@@ -110,9 +110,13 @@ class Runner:
         with _patiently():
             os.killpg(self.process.pid, 9)  # a session of its own
         self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
     def row(self) -> dict[str, Any]:
-        missing = self.failed is not None and ("ModuleNotFoundError" in self.failed or "ImportError" in self.failed)
+        missing = self.failed is not None and ("No module named" in self.failed or "ImportError" in self.failed)
         row = {"peer": self.peer, "way": self.way, "failed": self.failed, "installed": not missing} | self.facts
         if self.seconds:
             row |= {"round_s": median(self.seconds), "round_s_min": min(self.seconds), "round_s_max": max(self.seconds)}

@@ -33,7 +33,7 @@ class Workload:
 
     @property
     def population(self) -> int:
-        return 2 * self.cohort
+        return self.cohort + min(self.cohort, 100)
 
     @property
     def is_text(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from hush.cli.bench_simulation import simulation
+from hush.cli.bench_simulation import cohort, simulation
 from hush.cli.commands import Commands
 from hush.cli.console import Json, out, print_json, say, spinner
 
@@ -21,6 +21,7 @@ def _group() -> None:
 
 
 bench.command()(simulation)
+bench.command()(cohort)
 
 
 @bench.command()
