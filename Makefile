@@ -44,7 +44,7 @@ docs: $(VENV)/.ready
 	$(BIN)/pdoc --output-directory site hush
 
 bench: $(VENV)/.ready
-	$(BIN)/python bench/simulation.py
+	$(BIN)/hush bench simulation
 	$(BIN)/python bench/noise.py
 	$(BIN)/python bench/accounting.py
 

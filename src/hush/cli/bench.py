@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from hush.cli.bench_simulation import cohort, simulation
 from hush.cli.commands import Commands
 from hush.cli.console import Json, out, print_json, say, spinner
 
@@ -16,7 +17,11 @@ bench = Commands(help="Figures of this machine beside the peers', as ratios.")
 
 @bench.callback()
 def _group() -> None:
-    """A group, also while there is one command in it."""
+    """A group, whatever commands are in it."""
+
+
+bench.command()(simulation)
+bench.command()(cohort)
 
 
 @bench.command()
