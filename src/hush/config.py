@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from hush.errors import DataError, UsageError
-from hush.names import pick
+from hush.names import described, pick
 from hush.plugins import shown
 from hush.settings import Setting, Settings, setting
 from hush.version import __version__
@@ -114,7 +114,7 @@ class RunConfig(Settings):
         """What a certificate tells of it: nothing of the machine, and of a file its name alone."""
         hidden = ("device", "memory", "chunk", "ledger", "population", "diagnostics")
         own = {key: value for key, value in self.to_dict().items() if key not in hidden}
-        data = Path(self.data).stem if self.data.endswith(".toml") else self.data
+        data = described(self.data) if self.data.endswith(".toml") else self.data
         return own | {"data": data, "method": shown(self.method), "model": None if self.model is None else shown(self.model)}
 
     def to_toml(self) -> str:

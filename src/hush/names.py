@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import TypeVar
 
 from hush.errors import UsageError
@@ -36,3 +37,13 @@ def pick(known: Mapping[str, T], name: str, kind: str) -> T:
     near = meant or difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}."
     raise UsageError(f"There is no {kind} '{name}'; {hint}")
+
+
+DESCRIPTION = "data.toml"
+"""The file that describes the data of a folder."""
+
+
+def described(path: str) -> str:
+    """What a data set of one's own is called: its description's name, or its folder's."""
+    place = PurePath(path)
+    return place.parent.name if place.name == DESCRIPTION else place.stem

@@ -17,7 +17,7 @@ from hush.config import NO_FLAG, RunConfig, parse_settings, read_toml, runs_of
 from hush.engines.rundir import RunDir
 from hush.errors import UsageError
 from hush.methods import recipe_of, settings_of, taken, whole_name
-from hush.names import pick
+from hush.names import DESCRIPTION, pick
 from hush.plugins import absolute, is_in_file, shown
 
 
@@ -140,6 +140,11 @@ def _found_from_elsewhere(values: dict[str, Any]) -> dict[str, Any]:
     for key in ("method", "model"):
         if is_in_file(str(found.get(key, ""))):
             found[key] = absolute(found[key])
+    data = str(found.get("data") or "")
+    if data and (inside := Path(data) / DESCRIPTION).is_file():
+        from hush.tasks.catalogue import every_dataset
+
+        found["data"] = data if data in every_dataset() else str(inside)
     for key, is_file in (("ledger", True), ("data", str(found.get("data", "")).endswith(".toml"))):
         if found.get(key) and is_file:
             found[key] = str(Path(found[key]).resolve())

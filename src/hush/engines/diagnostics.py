@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from hush.core import Chain, Method, Public, Round, Server, Shard, State, Transform, is_ours
+from hush.core import Chain, Method, Public, Round, Server, State, Transform, is_ours
 from hush.local.flat import FlatModel
 from hush.own import OwnSecrets
 from hush.rows import l2, places, total
 from hush.secret import Secret
+from hush.tasks.clients import Clients
 from hush.transforms.adaptive import AdaptiveClip
 from hush.transforms.clip import Clip
 from hush.transforms.discretize import Discretize
@@ -152,12 +153,13 @@ def watched(method: Method, recorder: Recorder) -> Method:
     return replace(method, pipeline=Chain(parts))
 
 
-def client_spread(learner: FlatModel, params: Tensor, shard: Shard, most: int = 4096) -> dict[str, float | None]:
+def client_spread(learner: FlatModel, params: Tensor, train: Clients, ids: Tensor, most: int = 4096) -> dict[str, float | None]:
     """How unequally the model serves the clients: its accuracy on each one's own examples."""
     names = ("client_accuracy_mean", "client_accuracy_std", "client_accuracy_min")
-    some = (torch.cumsum(shard.size, 0) <= most) & (shard.size > 0)
-    size = shard.size[some]
-    rows, owner = places(shard.start[some], size)
+    held = train.sizes[ids.to(train.sizes.device)]
+    shard = train.shard(ids.to(held.device)[(torch.cumsum(held, 0) <= most) & (held > 0)])
+    size = shard.size
+    rows, owner = places(shard.start, size)
     correct = learner.scores(params, shard.x[rows], shard.y[rows]).correct if len(size) else None
     if correct is None:
         return dict.fromkeys(names)

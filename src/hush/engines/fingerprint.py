@@ -23,7 +23,7 @@ def fingerprint(method: Method, task: Task, *settings: object) -> dict[str, str]
     stations = (method.local, *method.pipeline.parts, method.server)
     told = [repr(part) for part in (method.name, *stations, task.model, *settings, __version__)]
     words = re.sub(r" at 0x[0-9a-f]+", "", "\n".join(told))  # addresses differ from process to process
-    held: list[Tensor] = [task.train.x, task.train.y, task.train.sizes]
+    held = task.train.told()
     if task.by_person and task.train.persons is not None:
         held += [task.train.persons, torch.tensor(task.person_rows)]
     for part in (task.test, task.validation, task.public):

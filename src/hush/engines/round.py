@@ -11,15 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hush.core import State
 from hush.engines.diagnostics import Recorder, client_spread, watched
 from hush.engines.federation import Remote
 from hush.engines.judge import is_judged, judge
 from hush.engines.run import Run, Snapshot
-from hush.engines.summing import Summed, plain_sum, secure_sum
+from hush.engines.summing import Summed, plain_sum, read_ahead, secure_sum
 from hush.errors import Diverged
 from hush.privacy.ledger import DrawnBefore
 from hush.privacy.plan import is_private
 from hush.secret import Secret
+from hush.tasks.stored import Stored
 
 Pay = Callable[[Run, Tensor | None], int]
 """Charges a round, and says how many were by now."""
@@ -38,11 +40,20 @@ def play_round(run: Run, now: Snapshot, charge: Pay | None = None) -> tuple[Snap
         return _play_round(run.drawing(Secret.fresh(), secure=True), now, charge)
 
 
-def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
-    rnd = run.round(now.round)
-    ids, cohort_state = run.cohort.draw(now.counted, run.data.train.count, now.cohort_state, run.identity.secret)
+def _cohort(run: Run, now: Snapshot) -> tuple[Tensor, State]:
+    """Who takes part in the round that comes now and answers, and what that leaves of the cohort's state."""
+    ids, state = run.cohort.draw(now.counted, run.data.train.count, now.cohort_state, run.identity.secret)
     if run.config.dropout and run.privacy.federation is None:
         ids = ids[run.identity.secret.coins("dropout", now.round, len(ids)) >= run.config.dropout]
+    return ids, state
+
+
+def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
+    rnd = run.round(now.round)
+    ids, cohort_state = _cohort(run, now)
+    if now.round + 1 < run.rounds and isinstance(run.data.train, Stored):
+        following = replace(now, round=now.round + 1, cohort_state=cohort_state)
+        read_ahead(run, _cohort(run, following)[0])
     recorder = Recorder(rnd.cohort)
     method = watched(run.method, recorder) if run.config.diagnostics else run.method
     public = method.prepare(now.params, now.state, rnd, run.data.server)
@@ -92,5 +103,5 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
     if run.config.diagnostics:
         details = {"round": now.round, "un_noised": True} | recorder.summary()
         if is_judged(run, now.round):
-            details |= client_spread(run.data.learner, run.method.model(now.params, now.state), run.data.train.shard(ids))
+            details |= client_spread(run.data.learner, run.method.model(now.params, now.state), run.data.train, ids)
     return now, record, details

@@ -35,6 +35,7 @@ from hush.privacy.shares import SecureSum, as_run, refuse_shares_without_a_secur
 from hush.random import derive, keys_of
 from hush.secret import Secret
 from hush.tasks.persons import by_person, grouped
+from hush.tasks.stored import Stored
 from hush.tasks.task import Clients, Examples, Task, whole
 
 
@@ -161,7 +162,7 @@ def past_frozen_layers(
 ) -> tuple[FlatModel, Clients, dict[str, Examples | None]]:
     """Model and examples as the first layer that is trained sees them; as they are, where no layer before it is frozen."""
     parts = frozen.split(learner.module)
-    if parts is None:
+    if parts is None or isinstance(train, Stored):  # features take the room that examples do not have
         return learner, train, held
     body, rest = parts
     there = {name: examples.x for name, examples in held.items() if examples is not None and len(examples.x)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -104,7 +105,8 @@ def _contributions(
     """Chunks of clients, what they send, and their public keys."""
     message = run.method.uplink(run.data.learner.dim)
     untried = run.privacy.plan is not None and rnd.index == 0
-    if untried and (two := _two_with_data(run, ids.to(params.device))) is not None:
+    ids = ids.cpu()
+    if untried and (two := _two_with_data(run, ids)) is not None:
         refuse_mixed_training(run, params, two, rnd, public)
 
     def contribute(part: Tensor, learner: FlatModel) -> tuple[Tensor, Shard, Tensor, Tensor, Trained]:
@@ -112,8 +114,13 @@ def _contributions(
         return part, data, keys, *method.contribute(learner, params, data, rnd, keys, public)
 
     most = chunks_at_once(run.data.learner, run.chunk, run.config.memory)
-    done = at_once(contribute, list(_chunks(run, ids.to(params.device))), run.data.learner, method, most)
+    parts, ahead = list(_chunks(run, ids)), _ahead(run)
+    done = at_once(contribute, parts, run.data.learner, method, most)
+    for later in parts[:ahead]:
+        run.data.train.expect(later)
     for number, one_part in enumerate(done):
+        for later in parts[number + ahead : number + ahead + 1]:
+            run.data.train.expect(later)
         part, data, keys, encoded, trained = one_part
         if encoded.shape != (len(part), message.entries) or len(trained.updates) != len(part):
             raise UsageError(
@@ -136,10 +143,21 @@ def _contributions(
         if message.integer and encoded.is_floating_point():
             raise UsageError(f"The pipeline of {method.name} promises integers and returns {encoded.dtype}.")
         if run.privacy.apart:  # empty slots held their place, and say nothing
-            there = part >= 0
+            there = (part >= 0).to(encoded.device)
             encoded, keys, trained = encoded[there], keys[there], _some(trained, there)
         recorder.trained(trained.updates, trained.losses)
         yield part[part >= 0], encoded, keys
+
+
+def _ahead(run: Run) -> int:
+    """How many chunks' examples are read before they are asked for: those that train at once, and the next."""
+    return 2 if run.data.learner.device.type == "cuda" else torch.get_num_threads() + 2
+
+
+def read_ahead(run: Run, ids: Tensor) -> None:
+    """Have the examples read that the round of these clients begins with."""
+    for part in islice(_chunks(run, ids), _ahead(run)):
+        run.data.train.expect(part)
 
 
 def _some(trained: Trained, which: Tensor | slice) -> Trained:
@@ -167,7 +185,7 @@ def _chunks(run: Run, ids: Tensor) -> Iterator[Tensor]:
         yield from torch.split(ids, run.chunk) if len(ids) else ()
         return
     queues: dict[int, dict[int, list[int]]] = {}
-    for client, kind in zip(ids.tolist(), run.method.local.size_class(run.data.train.sizes[ids].cpu()).tolist(), strict=True):
+    for client, kind in zip(ids.tolist(), run.method.local.size_class(run.data.train.sizes[ids]).tolist(), strict=True):
         queues.setdefault(kind, {}).setdefault(client % run.chunk, []).append(client)
     for slots in queues.values():
         for turn in range(max(map(len, slots.values()))):
@@ -208,7 +226,5 @@ def _noise_alone(run: Run, ids: list[int], rnd: Round) -> Iterator[tuple[list[in
 def clients_of(run: Run, ids: Tensor, rnd: Round) -> tuple[Shard, Tensor]:
     """What some clients have in a round: their data and own secrets, and their public keys. Nobody, -1, has nothing."""
     own = OwnSecrets.simulated(run.identity.secret, ids.tolist()) if run.method.draws_its_own else None
-    shard = run.data.train.shard(ids.clamp_min(0))
-    start, size = (values.masked_fill(ids.to(values.device) < 0, 0) for values in (shard.start, shard.size))
-    shard = shard._replace(start=start, size=size, own=own, slots=run.privacy.apart)
-    return shard, keys_of(derive(run.config.seed, 2, rnd.index), ids)
+    shard = run.data.train.shard(ids)._replace(own=own, slots=run.privacy.apart)
+    return shard, keys_of(derive(run.config.seed, 2, rnd.index), ids.cpu()).to(shard.size.device)

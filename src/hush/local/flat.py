@@ -23,7 +23,6 @@ from hush.errors import UsageError
 from hush.kernels import kernels_for
 from hush.local.channels_last import ChannelsLast
 from hush.local.descent import Descent, FlatDescent, Slope
-from hush.local.low_rank import rounded_up
 from hush.local.own_rows import OwnRows
 from hush.local.remembered import remembered
 
@@ -232,7 +231,7 @@ class FlatModel:
         key = (most, batch, slope.shape)
         kept = self._graphed.get(key)
         if kept is None or kept.clients < clients:
-            kept = self._graphed[key] = Graphed(self, rounded_up(clients), slope, most)
+            kept = self._graphed[key] = Graphed(self, clients, slope, most)
         return kept.begin(params, slope, clients)
 
     def probe(self, x: Tensor, y: Tensor) -> None:

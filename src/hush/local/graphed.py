@@ -10,22 +10,28 @@ from torch import Tensor
 
 from hush.local.descent import Slope
 from hush.local.layered import Layered
-from hush.local.low_rank import rounded_up
+from hush.local.low_rank import looked_back
 
 if TYPE_CHECKING:
     from hush.local.flat import FlatModel
 
 _EAGER = 2
 """Steps of one kind that are run before one is captured: what is settled or compiled at a first call is so by then."""
-_MOST = 64
+_MOST = 256
 """Kinds of steps that are captured; where clients end at many different times, later kinds run launch by launch."""
+
+
+def rounded_up(count: int) -> int:
+    """As many clients, or up to a sixteenth more: one of few numbers, and of this one alone, so that a resumed run has it, too."""
+    grain = 1 << max(0, (count - 1).bit_length() - 5)
+    return -(-count // grain) * grain
 
 
 class Graphed(Layered):
     """In the same memory, over and over. Clients that wait fill up the cohort to one of few sizes, so that there are few kinds."""
 
     def __init__(self, learner: FlatModel, clients: int, slope: Slope, steps: int) -> None:
-        super().__init__(learner, clients, slope, steps)
+        super().__init__(learner, rounded_up(clients), slope, steps)
         self._kinds: dict[Any, _Kind] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -35,10 +41,10 @@ class Graphed(Layered):
             return
         count, at = len(x), self._at
         self._count = self._count or count
-        full = min(rounded_up(count), self.clients)
+        full = rounded_up(count)
         batch = [x, y, weight, keys]
         waits = full > count or done is not None
-        seen = rounded_up(at + 1) if self._factors or self._written is None else min(at, 1)
+        seen = looked_back(at) if self._factors or self._written is None else min(at, 1)
         key = (seen, full, waits, *(one.shape[1:] for one in batch))
         if key not in self._kinds:
             given = [one.new_zeros(full, *one.shape[1:]) for one in batch]

@@ -107,7 +107,7 @@ class Layered:
             else:
                 self._descend(name, gradient, pairs, step)
         if self._factors:
-            self._shares.step(count, at, self._lr, slope.momentum, slope.prox, done)
+            self._shares.step(count, self._lr, slope.momentum, slope.prox, done)
         return loss if done is None else loss.masked_fill(done, 0.0)
 
     def _gradients(self, at: int, first: bool, *batch: Tensor) -> tuple[dict[str, Tensor], Tensor, Kept]:

@@ -18,19 +18,15 @@ from torch import Tensor
 
 from hush.local.linear import Pair, Taken
 
-_EXACT = 8
-"""So many steps are looked back on as they are; of more, up to a quarter may be empty, so that there are few shapes."""
-
 
 def pays(steps: int, rows: int, outputs: int, inputs: int) -> bool:
     """Whether factors are smaller than the weights themselves: of shapes alone."""
     return 0 < steps * rows * (inputs + outputs) <= inputs * outputs
 
 
-def rounded_up(count: int) -> int:
-    """As many or up to a quarter more: one of few numbers."""
-    grain = 1 << max(0, (count - 1).bit_length() - 3)
-    return -(-count // grain) * grain
+def looked_back(at: int) -> int:
+    """As many steps are read before the step `at`, of which the last may be empty: few shapes, so few graphs of launches."""
+    return 1 << (at - 1).bit_length() if at else 0
 
 
 class Factors:
@@ -76,11 +72,11 @@ class Shares:
 
     def before(self, clients: int, at: int) -> Tensor:
         """`[clients, steps]` of what was taken off before the step `at`; some more may be empty."""
-        return self.share[:clients, : at if at <= _EXACT else rounded_up(at + 1)]
+        return self.share[:clients, : looked_back(at)]
 
-    def step(self, clients: int, at: int, lr: Tensor | float, momentum: float, prox: float, done: Tensor | None) -> None:
-        """The step `at`: speed <- momentum speed + gradient + prox away; who is `done` stays."""
-        share, speed = (values[:clients, : rounded_up(at + 1)] for values in (self.share, self.speed))
+    def step(self, clients: int, lr: Tensor | float, momentum: float, prox: float, done: Tensor | None) -> None:
+        """One more: speed <- momentum speed + gradient + prox away; who is `done` stays."""
+        share, speed = self.share[:clients], self.speed[:clients]
         speed.copy_((speed * momentum - share * prox).index_fill_(1, self.at, 1.0))
         share += lr * speed if done is None else (lr * speed).masked_fill_(done[:, None], 0.0)
         self.at += 1

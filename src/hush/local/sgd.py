@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,10 @@ from hush.random import fold, word_at
 
 _BLOCK = 1024
 """Steps that are planned at once."""
+_SENT = 16
+"""Steps that are sent to a device at once."""
+_FEW = 1 << 15
+"""Examples of which a host draws an order sooner than a device has begun to."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,8 @@ class Sgd(LocalUpdate):
         check_steps(self.lr, self.momentum, self.decay, self.prox, self.blur, self.blur_limit)
 
     def __call__(self, learner: FlatModel, params: Tensor, data: Shard, rnd: Round, keys: Tensor, public: Public) -> Trained:
-        steps = self.steps_of(data.size.cpu())
+        size = data.size.cpu()
+        steps = self.steps_of(size)
         if not data.slots and bool((steps[1:] > steps[:-1]).any()):  # the longest first: who still trains is then a prefix
             order = steps.argsort(descending=True, stable=True).to(keys.device)
             own = data._replace(start=data.start[order], size=data.size[order], own=None)  # it draws nothing by itself
@@ -69,18 +75,17 @@ class Sgd(LocalUpdate):
             return self._one_step(learner, params, data, lr, keys)
         slope = Slope(lr, self.momentum, self.prox, self.blur, self.blur_limit or rnd.room)
         known = self._most_steps if data.slots else max(steps.tolist(), default=0)
-        descent = learner.descent(params, len(data.size), slope, known, self._width(data, data.size.cpu()))
+        descent = learner.descent(params, len(size), slope, known, self._width(data, size))
         for step, batch in enumerate(self.schedule(data, keys)):
             done = (steps <= step).to(keys.device) if data.slots else None  # who has finished waits
-            weight, drawn = batch.real.to(params.dtype), fold(keys[: len(batch.rows)], step)
-            descent.step(data.x[batch.rows], data.y[batch.rows], weight, drawn, done)
-        return Trained(descent.moved(), descent.losses / steps.to(descent.losses).clamp_min(1.0))
+            descent.step(data.x[batch.rows], data.y[batch.rows], batch.real.to(params.dtype), batch.keys, done)
+        return Trained(descent.moved(), descent.losses / steps.clamp_min(1).to(descent.losses))
 
     def _one_step(self, learner: FlatModel, params: Tensor, data: Shard, lr: float, keys: Tensor) -> Trained:
         """A single step is the gradient itself: nothing pulls back yet, and no weights are needed of each client's own."""
         (batch,) = self.schedule(data, keys)
-        count, idle = len(batch.rows), len(data.size) - len(batch.rows)
-        at = (data.x[batch.rows], data.y[batch.rows], batch.real.to(params.dtype), fold(keys[:count], 0))
+        idle = len(data.size) - len(batch.rows)
+        at = (data.x[batch.rows], data.y[batch.rows], batch.real.to(params.dtype), batch.keys)
         gradient, loss = learner.gradients(params, *at)
         updates = gradient.mul_(lr)
         return Trained(*(F.pad(value, (0, 0) * (value.dim() - 1) + (0, idle)) if idle else value for value in (updates, loss)))
@@ -89,13 +94,28 @@ class Sgd(LocalUpdate):
     def needs_room(self) -> bool:
         return self.blur > 0 and self.blur_limit is None
 
-    def schedule(self, data: Shard, keys: Tensor) -> Iterator[Batch]:
+    def schedule(self, data: Shard, keys: Tensor) -> Iterator[Planned]:
         """What each client reads at each step: fresh shuffles of its own examples, from its own key.
 
-        Clients come with the longest training first; whoever is done is left out, so nobody is padded to the largest. One order
+        Few orders are drawn by the host and sent together, for a device would wait for hundreds of launches of nothing; many are
+        drawn where the examples are. Both are the same, to the last bit.
+        """
+        device, size = data.size.device, data.size.cpu()
+        if device.type == "cpu" or int(size.sum()) > _FEW:
+            yield from self._planned(data, size, keys)
+            return
+        here = data._replace(start=data.start.cpu(), size=size)
+        planned = self._planned(here, size, keys.cpu())
+        while block := list(islice(planned, _SENT)):
+            counts = [len(batch.rows) for batch in block]
+            sent = (torch.split(torch.cat(values).to(device, non_blocking=True), counts) for values in zip(*block, strict=True))
+            yield from map(Planned, *sent)
+
+    def _planned(self, data: Shard, size: Tensor, keys: Tensor) -> Iterator[Planned]:
+        """Clients come with the longest training first; whoever is done is left out, so nobody is padded to the largest. One order
         a client is held at a time, end to end, and drawn anew when that client begins its next epoch. In slots everybody stays.
         """
-        device, size = data.size.device, data.size.cpu()  # who reads what is decided on the host and sent to the device in blocks
+        device = data.size.device
         steps, per_epoch = self.steps_of(size), _batches(size, self.batch_size).clamp_min(1)
         orders = _Orders(data.size, size, keys)
         last = max(steps.tolist(), default=0)
@@ -112,7 +132,8 @@ class Sgd(LocalUpdate):
                 place = offsets[now, :count, None] + column
                 real = place < data.size[:count, None]
                 # a padded row repeats the client's own first example and weighs nothing
-                yield Batch(start[:count, None] + torch.where(real, orders.at(place), 0), real)
+                rows = start[:count, None] + torch.where(real, orders.at(place), 0)
+                yield Planned(rows, real, fold(keys[:count], first + now))
 
     def _width(self, data: Shard, size: Tensor) -> int:
         """Of every batch."""
@@ -183,3 +204,11 @@ class Batch(NamedTuple):
 
     rows: Tensor
     real: Tensor
+
+
+class Planned(NamedTuple):
+    """A batch of a step, and `[clients]` keys that each draws from in it."""
+
+    rows: Tensor
+    real: Tensor
+    keys: Tensor

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,11 @@ class Examples(NamedTuple):
     x: Tensor
     y: Tensor
 
+
+Place = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Inputs and targets, moved to a device and into the types that a model takes."""
+_PIECE = 1 << 26
+"""Bytes that are looked at together where every example is."""
 
 Part = tuple[Tensor, Tensor] | Dataset[Any]
 """What one client holds: a pair of tensors, or a data set of PyTorch's that gives (input, target) pairs."""
@@ -87,11 +93,37 @@ class Clients:
         """The client of each example."""
         return torch.repeat_interleave(torch.arange(self.count, device=self.sizes.device), self.sizes)
 
+    @property
+    def total(self) -> int:
+        """How many examples there are."""
+        return len(self.x)
+
     def shard(self, ids: Tensor) -> Shard:
-        """The clients `ids`, reading the same tensors: nothing is copied."""
-        starts = torch.cumsum(self.sizes, 0) - self.sizes
-        ids = ids.to(self.sizes.device)
-        return Shard(self.x, self.y, starts[ids], self.sizes[ids], numbers=self.numbers)
+        """The clients `ids`, reading the same tensors: nothing is copied. Nobody, -1, has nothing."""
+        ids, place = ids.cpu(), self.x.device  # who has what is known to the host, which need not wait for a device
+        start, size = (values[ids.clamp_min(0)].masked_fill(ids < 0, 0) for values in (self._starts, self.sizes))
+        return Shard(self.x, self.y, start.to(place), size.to(place), numbers=self.numbers)
+
+    @cached_property
+    def _starts(self) -> Tensor:
+        return torch.cumsum(self.sizes, 0) - self.sizes
+
+    def expect(self, ids: Tensor) -> None:
+        """That their shard will be asked for soon."""
+
+    def pieces(self) -> Iterator[tuple[int, Examples]]:
+        """All examples, some at a time, and the number of the first of these."""
+        most = rows_in_a_piece(Examples(self.x, self.y))
+        for first in range(0, len(self.x), most):
+            yield first, Examples(self.x[first : first + most], self.y[first : first + most])
+
+    def told(self) -> list[Tensor]:
+        """What a fingerprint of these clients is made from."""
+        return [self.x, self.y, self.sizes]
+
+    def placed(self, device: torch.device, place: Place) -> Clients:
+        """The same clients on a device, in the types that a model takes."""
+        return Clients(*place(self.x, self.y), self.sizes.cpu(), self.persons)
 
 
 def in_order(values: Tensor) -> Tensor:
@@ -100,6 +132,16 @@ def in_order(values: Tensor) -> Tensor:
     which those of a single channel may keep.
     """
     return values.contiguous().flatten().view(values.shape)
+
+
+def as_they_are(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Examples that are placed already."""
+    return x, y
+
+
+def rows_in_a_piece(like: Examples) -> int:
+    """How many examples such as these are looked at together."""
+    return max(1, _PIECE // max(1, sum(values[:1].nbytes for values in like)))
 
 
 def whole(examples: Examples) -> Shard:

@@ -21,6 +21,8 @@ from torch import Tensor
 from hush.errors import UsageError
 from hush.names import pick
 from hush.tasks.clients import Clients, Examples
+from hush.tasks.on_disk import length_of, on_disk, rows_of, sizes_of
+from hush.tasks.stored import Stored
 
 Frame = Any
 """A table: a data frame of pandas, polars or pyarrow, a data set of Hugging Face, or a dict of columns."""
@@ -66,6 +68,23 @@ class Columns:
         persons = self.persons(frame)
         return Clients(x[order], y[order], torch.bincount(owner), None if persons is None else persons[order])
 
+    def stored(self, frame: Frame, sizes: Sequence[int] | NDArray[Any] | None = None) -> Stored:
+        """The same without reading them: rows stay where they are, and those of a round's cohort are read for it.
+
+        For tables larger than memory: a dict of memory-mapped arrays, a pyarrow table, a data set of Hugging Face's. A client's
+        rows must lie together. `sizes` says how many each has, where no column tells whose a row is.
+        """
+        if self.person is not None:
+            raise UsageError("Whose each row is cannot be looked up on disk: leave the person out, or read the table (clients).")
+        rows = length_of(frame)
+        held = torch.as_tensor(sizes_of(frame, self.client) if sizes is None else np.asarray(sizes).astype(np.int64))
+        if int(held.sum()) != rows or bool((held < 0).any()):
+            raise UsageError(f"The sizes of {len(held):,} clients add up to {int(held.sum()):,}, and the table has {rows:,} rows.")
+        if self.features is None and not self._inputs_of_first:
+            self._inputs(rows_of(frame, [name for name in column_names(frame) if name != self.client], [(0, 1)]))
+        wanted = [*self.inputs, self.target]
+        return Stored.reading(lambda ranges: self.examples(rows_of(frame, wanted, ranges)), held)
+
     def owners(self, frame: Frame, known: tuple[str, ...] = ()) -> tuple[tuple[str, ...], Tensor]:
         """The clients' names in their order, and the number of each row's; beyond the `known` ones there must be none."""
         told, owner = _names(frame, self.client, "clients")
@@ -98,6 +117,8 @@ class Columns:
 
     def width(self, frame: Frame) -> int:
         """How many inputs a model gets from each row of the clients' table."""
+        if on_disk(frame):
+            frame = rows_of(frame, column_names(frame), [(0, min(1, length_of(frame)))])
         _column(frame, self.client)
         return self._inputs(frame).shape[1:].numel()
 

@@ -47,6 +47,8 @@ class Dealt:
 
 def deal(raw: Raw, split: str, clients: int | None, validation: int, public: int, seed: int, evaluation: str) -> Dealt:
     """`raw` over `clients` (by nature: all of them, if None)."""
+    if raw.stored is not None:
+        return _on_disk(raw, clients, validation + public, seed, evaluation)
     examples = len(raw.train.x) + (len(raw.test.x) if evaluation == "clients" else 0)
     if validation < 0 or public < 0:
         raise UsageError(f"validation and public are numbers of examples, 0 or more, not {min(validation, public)}.")
@@ -67,6 +69,23 @@ def deal(raw: Raw, split: str, clients: int | None, validation: int, public: int
         dealt = replace(dealt, caveats=(*dealt.caveats, f"the clients are simulated: examples were dealt by '{split}'{spread}"))
     persons = {**dealt.persons, **raw.other_persons}
     return replace(dealt, validation=raw.validation or dealt.validation, public=raw.public or dealt.public, persons=persons)
+
+
+def _on_disk(raw: Raw, clients: int | None, nobodys: int, seed: int, evaluation: str) -> Dealt:
+    """Clients as they lie there, or some of them."""
+    told = raw.stored
+    assert told is not None
+    if nobodys or evaluation == "clients":
+        raise UsageError(
+            "Clients on disk keep no examples apart: give validation and public examples of nobody in tables of their own, and "
+            "judge on them (--evaluation central)."
+        )
+    if clients is not None and clients > told.count:
+        raise UsageError(f"There are {told.count:,} clients on disk: {clients:,} are too many.")
+    if clients is not None and clients < told.count:
+        some = np.random.default_rng(derive(seed, 13)).choice(told.count, clients, replace=False)
+        told = told.some(torch.from_numpy(np.sort(some)))
+    return Dealt(told, raw.test, raw.validation, raw.public)
 
 
 def _invented(raw: Raw, split: str, clients: int | None, validation: int, public: int, seed: int) -> Dealt:

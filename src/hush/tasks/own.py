@@ -1,6 +1,8 @@
 """A data set of one's own, described in a TOML file: `hush run dp-fedavg --data visits.toml`.
 
-train = "visits.parquet"       # .csv, .parquet, .safetensors; a folder of them; or hf:NAME:SPLIT (a federation's server has none)
+train = "visits.parquet"       # .csv, .parquet, .safetensors, .arrow; a folder of them, or of .npy; or hf:NAME:SPLIT
+                               # (a federation's server has none)
+on_disk = true                 # optional: read for the cohort alone; the default for folders of .npy and for .arrow
 test = "later.csv"             # optional; without it each client keeps a tenth of its own to validate and one to test
 validation = "pilot.csv"       # optional, as is public = "...": examples of nobody who trains
 client = "hospital"            # a column; without it each file of the folder is a client
@@ -10,6 +12,8 @@ target = "readmitted"
 classes = 2                    # leave out (or 0) where the target is a number to come close to
 features = ["age", "ward"]     # optional: all other columns
 model = "logistic"             # optional
+mean = [0.286]                 # optional, of images in bytes: known mean and deviation of each channel, over 255
+std = [0.353]
 
 [categories]                   # what text may say, known without looking at anybody's rows
 ward = ["A", "B", "C"]
@@ -28,18 +32,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from hush.errors import DataError, UsageError
-from hush.names import pick
+from hush.names import described, pick
 from hush.tasks.clients import Examples
 from hush.tasks.columns import Columns, Frame, column_names
 from hush.tasks.dataset import DataSet
+from hush.tasks.on_disk import SIZES, arrow, on_disk, safetensors
+from hush.tasks.on_disk import folder as on_disk_folder
 from hush.tasks.raw import Form, Raw
+from hush.tasks.stored import Stored
 from hush.tasks.task import PERSON_ROWS
 
-_FILES = ".csv, .parquet or .safetensors"
+_FILES = ".csv, .parquet, .safetensors, .arrow or .npy"
 _FILE_NAME = "client (file)"
 """The column that says from which file of a folder a row came."""
 
@@ -51,6 +59,7 @@ class Description(BaseModel):
 
     target: str
     train: str | None = None
+    on_disk: bool | None = None
     test: str | None = None
     validation: str | None = None
     public: str | None = None
@@ -61,6 +70,8 @@ class Description(BaseModel):
     features: list[str] | None = None
     categories: dict[str, list[Any]] = Field(default_factory=dict)
     model: str = "logistic"
+    mean: list[float] = Field(default_factory=list)
+    std: list[float] = Field(default_factory=list)
     metrics: list[str] | None = None
     title: str = "your own"
     licence: str = "your own"
@@ -88,15 +99,15 @@ def _state(folder: Path, said: Description) -> tuple[tuple[str, int, int], ...]:
 def _entry(path: Path, text: str, state: tuple[tuple[str, int, int], ...]) -> DataSet:
     said = Description.model_validate_json(text)
     raw = _tables(said, path.parent) if said.train is not None else _of_the_server(said, path.parent)
-    clients = int(raw.owner.max()) + 1 if raw.owner is not None else 1
+    clients = raw.stored.count if raw.stored is not None else int(raw.owner.max()) + 1 if raw.owner is not None else 1
     return DataSet(
-        name=path.stem,
+        name=described(str(path)),
         title=said.title,
         licence=said.licence,
         citation=said.title,
         source=said.train or "the clients of a federation",
         forms=(Form((), lambda _: raw),),
-        train=len(raw.train.x),
+        train=len(raw.train.x) if raw.stored is None else raw.stored.total,
         test=len(raw.test.x),
         shape=tuple(raw.train.x.shape[1:]),
         classes=said.classes or 1,
@@ -110,6 +121,8 @@ def _entry(path: Path, text: str, state: tuple[tuple[str, int, int], ...]) -> Da
         rounds=said.rounds,
         metrics=tuple(said.metrics) if said.metrics is not None else None,
         loss=None if said.classes else nn.MSELoss(),
+        mean=tuple(said.mean),
+        std=tuple(said.std),
         settings=said.settings,
         person=said.person,
         person_rows=said.rows_per_person,
@@ -158,7 +171,16 @@ def _tables(said: Description, folder: Path) -> Raw:
     if said.client is None and not (folder / said.train).is_dir():
         raise UsageError("Say which column is the client (client = ...), or let train be a folder with one file for each client.")
     columns = _columns(said)
-    train = table(said.train, folder, by_file=said.client is None)
+    train, sizes = table(said.train, folder, by_file=said.client is None), None
+    if said.client is None and isinstance(train, dict) and _FILE_NAME not in train:
+        if SIZES not in train:
+            raise UsageError(f"Say which column is the client (client = ...), or how many rows each has, in order ({SIZES}.npy).")
+        sizes = np.asarray(train.pop(SIZES))
+    usual = on_disk(train) and not said.train.startswith("hf:") and not said.train.endswith(".safetensors")
+    if usual if said.on_disk is None else said.on_disk:
+        return _stored(said, columns, train, sizes, folder)
+    if sizes is not None:
+        train |= {_FILE_NAME: np.repeat(np.arange(len(sizes)), sizes)}
     names, owner = columns.owners(train)
     learned = shaped(columns.examples(train), said.target, said.classes, "train")
     test, whose = Examples(learned.x[:0], learned.y[:0]), None if said.test else owner[:0]
@@ -174,6 +196,21 @@ def _tables(said: Description, folder: Path) -> Raw:
     others = {part: them for part, them in named.items() if them is not None}
     nobodys = (parts.get("validation"), parts.get("public"))
     return Raw(learned, test, owner, whose, names, *nobodys, persons, theirs, others)
+
+
+def _stored(said: Description, columns: Columns, train: Frame, sizes: NDArray[Any] | None, folder: Path) -> Raw:
+    """Clients whose rows stay on disk. What is nobody's is read."""
+    if said.test is None:
+        raise UsageError("Clients on disk keep no rows apart: name a test table, whose rows are nobody's (test = ...).")
+    if not on_disk(train):
+        raise UsageError(f"{said.train} is read whole: rows stay on disk in .npy, .safetensors and .arrow files (on_disk = true).")
+    told = columns.stored(train, sizes)
+    shaped(told.like, said.target, said.classes, "train")
+    clients = Stored.reading(lambda ranges: shaped(told.read(ranges), said.target, said.classes or 0, "train"), told.sizes)
+    frames = {part: table(name, folder) for part in ("test", "validation", "public") if (name := getattr(said, part)) is not None}
+    held = {part: shaped(columns.examples(frame), said.target, said.classes, part) for part, frame in frames.items()}
+    nothing = Examples(clients.x[:0], clients.y[:0])
+    return Raw(nothing, held["test"], validation=held.get("validation"), public=held.get("public"), stored=clients)
 
 
 def _columns(said: Description) -> Columns:
@@ -209,6 +246,8 @@ def table(said: str, folder: Path, by_file: bool = False) -> Frame:
     path = folder / said
     if not path.is_dir():
         return _file(path)
+    if (columns := on_disk_folder(path)) is not None:
+        return columns
     files = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".parquet", ".safetensors"))
     if not files:
         raise DataError(f"{path} holds no {_FILES} file.")
@@ -233,7 +272,9 @@ def _file(path: Path) -> Frame:
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
     if path.suffix == ".safetensors":
-        return _tensors(path)
+        return safetensors(path)
+    if path.suffix == ".arrow":
+        return arrow([path])
     if path.suffix not in (".csv", ".parquet"):
         raise UsageError(f"{path.name} is not a table that Hush reads: {_FILES}.")
     try:
@@ -244,16 +285,6 @@ def _file(path: Path) -> Frame:
         return pandas.read_csv(path) if path.suffix == ".csv" else pandas.read_parquet(path)
     except Exception as error:  # pandas and pyarrow refuse in many ways
         raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {str(error).strip().splitlines()[0][:160]}") from None
-
-
-def _tensors(path: Path) -> Frame:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return {name: tensor.numpy() for name, tensor in load_file(path).items()}
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{path} cannot be read as safetensors: {error}.") from None
 
 
 def _hugging_face(said: str) -> Frame:

@@ -39,7 +39,7 @@ class Grouped:
         y = train.y[rows]
         real = real.reshape(*real.shape, *([1] * (y.dim() - 2)))
         y = torch.where(real, y, no_row(y, ignored)).movedim(1, -1)
-        return Clients(train.x[rows], y, self.sizes.to(place), numbers=self.persons.to(place))
+        return Clients(train.x[rows], y, self.sizes.cpu(), numbers=self.persons.to(place))
 
 
 class Placed(NamedTuple):

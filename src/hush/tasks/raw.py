@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from hush.tasks.fetch import File
+from hush.tasks.stored import Stored
 from hush.tasks.task import Examples
 
 
@@ -32,6 +33,8 @@ class Raw:
     test_persons: Tensor | None = None
     other_persons: Mapping[str, Tensor] = field(default_factory=dict)
     """The same of `validation` and `public`, where their tables have that column."""
+    stored: Stored | None = None
+    """Clients whose examples stay on disk, in the place of `train`."""
 
 
 Read = Callable[[Mapping[str, Path]], Raw]

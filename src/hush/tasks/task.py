@@ -18,18 +18,16 @@ from hush.local.flat import IGNORED, FlatModel, Loss
 from hush.local.remembered import remembered
 from hush.privacy.guarantee import Unit
 from hush.privacy.vocabulary import Enrolled, Persons
-from hush.random import row_marks
 from hush.tasks import persons
 from hush.tasks.clients import Clients, Examples, Part, whole
+from hush.tasks.extremes import extremes
 from hush.tasks.metrics import Metric, Metrics, named, usual
+from hush.tasks.overlap import overlap
 
 __all__ = ["Clients", "Examples", "Task", "whole"]
 
 PERSON_ROWS = 10
 """Rows of a person that count at most, unless it is said."""
-_POSITIONS = 256
-"""Up to so many whole numbers in an input are tokens, each of which may be looked up in a table of its own."""
-
 _GIVEN_WEIGHTS = (
     "the starting weights came with the model: if they were trained on anybody's data, what that cost is not in this number"
 )
@@ -178,8 +176,7 @@ class Task:
         return Examples(*self._place(x, y, device, dtype))
 
     def placed_train(self, device: torch.device | str, dtype: torch.dtype) -> Clients:
-        train = self.train
-        return Clients(*self._place(train.x, train.y, device, dtype), train.sizes.to(device), train.persons)
+        return self.train.placed(torch.device(device), partial(self._place, device=device, dtype=dtype))
 
     def _place(self, x: Tensor, y: Tensor, device: torch.device | str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         # PyTorch's losses take no other whole numbers, and cross-entropy no truth values
@@ -201,20 +198,15 @@ class Task:
                 "noise: take these rows out."
             )
         parts = self._nobodys(torch.float32)
-        if not parts or not len(self.train.x):
+        if not parts or not self.train.total:
             return
-        train = self.placed_train("cpu", torch.float32)
-        own = row_marks(train.x)
-        marks, places = torch.unique(own, return_inverse=True)
-        held = torch.unique(places * train.count + train.owner) // train.count  # once by each client, however often it has it
-        holders = held.bincount(minlength=len(marks))
-        again = float((holders[places] > 1).sum()) / max(len(own), 1)
-        for part, examples in parts.items():
-            rows = row_marks(examples.x)
-            shared, chance = int(torch.isin(rows, marks).sum()), again * len(rows)
-            if shared > chance + 5 * math.sqrt(chance * (1 - again)):
+        found = overlap(self.placed_train("cpu", torch.float32), {part: examples.x for part, examples in parts.items()})
+        for part, shared in found.met.items():
+            rows = len(parts[part].x)
+            chance = found.again * rows
+            if shared > chance + 5 * math.sqrt(chance * (1 - found.again)):
                 raise UsageError(
-                    f"{shared} of {len(rows)} {part} examples are among those that clients train on (by chance about {chance:.0f} "
+                    f"{shared} of {rows} {part} examples are among those that clients train on (by chance about {chance:.0f} "
                     "would be), and are used without noise: take them out of the clients' data first."
                 )
 
@@ -228,12 +220,14 @@ class Task:
         """Labels that no class has and tokens that no row has, before a GPU trips over them in the middle of a run."""
         model = copy.deepcopy(self.model).cpu().eval()
         dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-        train = self.placed_train("cpu", dtype)
-        own = {"": Examples(train.x, train.y)} if len(train.x) else {}
-        for part, examples in (own | self._nobodys(dtype)).items():
-            if part:
-                self._refuse_not_finite(part, examples)
-            outputs = _outputs_at_extremes(model, examples.x, partial(self._place_of, part))
+        others = self._nobodys(dtype)
+        for part, examples in others.items():
+            self._refuse_not_finite(part, examples)
+        looked = {part: [(0, examples)] for part, examples in others.items()}
+        own = {"": self.placed_train("cpu", dtype).pieces()} if self.train.total else {}
+        for part, pieces in (own | looked).items():
+            examples, numbers = extremes(pieces, self.ignored)
+            outputs = _outputs_of(model, examples.x, partial(self._place_of, part, numbers))
             if not self.is_cross_entropy or outputs is None:
                 continue
             _refuse_other_kinds(outputs, examples.y)
@@ -243,7 +237,7 @@ class Task:
             if bool(wrong.any()):
                 row = int(torch.nonzero(wrong.reshape(len(wrong), -1).any(1))[0, 0])
                 raise UsageError(
-                    f"{self._place_of(part, row)} has the label {int(examples.y[wrong][0])}, and the model has "
+                    f"{self._place_of(part, numbers, row)} has the label {int(examples.y[wrong][0])}, and the model has "
                     f"{outputs.shape[1]} classes: labels go from 0 to {outputs.shape[1] - 1}."
                 )
 
@@ -253,29 +247,24 @@ class Task:
             finite = torch.isfinite(values).reshape(len(values), -1).all(1)
             if not bool(finite.all()):
                 row = int(torch.nonzero(~finite)[0, 0])
-                raise UsageError(f"{self._place_of(part, row)} has an {name} that is NaN or infinite: mend it, or drop it.")
+                raise UsageError(f"Row {row} of the {part} examples has an {name} that is NaN or infinite: mend it, or drop it.")
 
-    def _place_of(self, part: str, row: int) -> str:
-        """A row in words: of a client, or of examples that are nobody's."""
+    def _place_of(self, part: str, numbers: Tensor, which: int) -> str:
+        """One of these rows in words: of a client, or of examples that are nobody's."""
+        row = int(numbers[which])
         if part:
             return f"Row {row} of the {part} examples"
         client = int(self.train.owner[row])
         return f"Example {row - int(self.train.sizes[:client].sum())} of client {client}"
 
 
-def _outputs_at_extremes(model: nn.Module, x: Tensor, where: Callable[[int], str]) -> Tensor | None:
-    """What the model answers to the first example, and to those that hold the extremes of each input.
+def _outputs_of(model: nn.Module, x: Tensor, where: Callable[[int], str]) -> Tensor | None:
+    """What the model answers to examples that hold the extremes of all.
 
     A token beyond an embedding must not come to training, be it a whole number or not.
     """
-    rows = torch.zeros(1, dtype=torch.int64)
-    if x.numel():
-        high = low = _comparable(x.reshape(len(x), -1))
-        if high.shape[1] > _POSITIONS:  # pixels, or one long text
-            high, low = high.amax(1, keepdim=True), low.amin(1, keepdim=True)
-        rows = torch.unique(torch.cat([rows, high.argmax(0), low.argmin(0)]))
     outputs: Tensor | None = None
-    for part in torch.split(rows, 16):
+    for part in torch.split(torch.arange(len(x)), 16):
         try:
             answer = model(x[part])
         except IndexError:
@@ -288,13 +277,6 @@ def _outputs_at_extremes(model: nn.Module, x: Tensor, where: Callable[[int], str
             return None
         outputs = answer if outputs is None and isinstance(answer, Tensor) else outputs
     return outputs
-
-
-def _comparable(x: Tensor) -> Tensor:
-    """The same values in a type that PyTorch finds the largest of; most are, and stay where they are."""
-    if x.is_floating_point():
-        return x.nan_to_num() if bool(torch.isnan(x).any()) else x
-    return x if x.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64) else x.to(torch.int64)
 
 
 def _refuse_other_kinds(outputs: Tensor, targets: Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hush.errors import UsageError
-from hush.names import pick
+from hush.names import DESCRIPTION, pick
 from hush.plugins import installed
 from hush.tasks.catalogue.images import CIFAR10, CIFAR100, DIGITS, EMNIST, FASHION_MNIST, MNIST, SVHN
 from hush.tasks.catalogue.people import ADULT, FEMNIST, SHAKESPEARE, SHAKESPEARE_TFF
@@ -22,7 +22,14 @@ def every_dataset() -> dict[str, DataSet]:
 
 
 def dataset(name: str) -> DataSet:
-    """An entry by name; a name that ends in .toml is a file that describes a data set of one's own."""
-    if name.endswith((".csv", ".parquet", ".safetensors")):
+    """An entry by name; a .toml file, or a folder that holds `data.toml`, describes a data set of one's own."""
+    if name.endswith((".csv", ".parquet", ".safetensors", ".arrow", ".npy")):
         raise UsageError(f"{name} is a table: describe it in a .toml file (docs/own-task.md shows one) and give that.")
-    return own_dataset(Path(name)) if name.endswith(".toml") else pick(every_dataset(), name, "data set")
+    if name.endswith(".toml"):
+        return own_dataset(Path(name))
+    known = every_dataset()
+    if name not in known and Path(name).is_dir():
+        if not (Path(name) / DESCRIPTION).is_file():
+            raise UsageError(f"{name} is a folder without {DESCRIPTION}, which says what is in it (docs/own-task.md shows one).")
+        return own_dataset(Path(name) / DESCRIPTION)
+    return pick(known, name, "data set")
