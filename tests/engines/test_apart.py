@@ -18,7 +18,6 @@ from hush.engines.diagnostics import Recorder
 from hush.engines.run import Run
 from hush.errors import NoGuarantee
 from hush.local import FlatModel, Sgd, frozen
-from hush.local.layered import Layered
 from hush.privacy.plan import is_private
 from hush.privacy.shares import SecureSum
 from hush.secret import Secret
@@ -188,9 +187,9 @@ def test_without_slots_shapes_follow_the_data(monkeypatch: pytest.MonkeyPatch) -
     """What an attacker used: where shapes change with a neighbour's data, so do last bits, and long training makes them large."""
     task = make_task(sizes=SIZES, features=9, model=nn.Linear(9, 3))
     task = replace(task, clients=hush.Clients(100 * task.train.x, task.train.y, task.train.sizes))
-    method, right = methods.dp_fedavg(lr=0.01, local_epochs=50), Layered.step
+    method, right = methods.dp_fedavg(lr=0.01, local_epochs=50), FlatModel.gradients
     seen: set[tuple[int, ...]] = set()
-    monkeypatch.setattr(Layered, "step", lambda self, x, *more: seen.add(x.shape) or right(self, x, *more))
+    monkeypatch.setattr(FlatModel, "gradients", lambda self, params, x, *more: seen.add(x.shape) or right(self, params, x, *more))
     shapes, sent = {}, {}
     for mode in ("fast", "secure"):
         for how in ("", "nothing"):

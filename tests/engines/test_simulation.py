@@ -17,7 +17,7 @@ from hush import Bounded, Budget, Diverged, FixedSize, NoGuarantee, Poisson, Usa
 from hush.core import LocalUpdate, Trained
 from hush.engines import simulation
 from hush.engines.memory import chunk_size, parse_bytes
-from hush.local.layered import Layered
+from hush.local import FlatModel
 from hush.secret import Secret
 from hush.server import Average
 from tests.conftest import make_task
@@ -540,8 +540,10 @@ def test_memory_bounds_the_chunk_not_the_cohort(monkeypatch: pytest.MonkeyPatch)
     assert chunk_size(learner, local, train.x, train.y, 1) == 1
     sizes = []
     monitor = simulation.set_up(methods.fedavg(batch_size=4), task, rounds=1, cohort=10, memory="20kB")
-    right = Layered.step
-    monkeypatch.setattr(Layered, "step", lambda descent, x, *more: sizes.append(len(x)) or right(descent, x, *more))
+    right = FlatModel.gradients
+    monkeypatch.setattr(
+        FlatModel, "gradients", lambda self, params, x, *more: sizes.append(len(x)) or right(self, params, x, *more)
+    )
     simulation.train(monitor)
     assert 1 <= max(sizes) == monitor.chunk < 10
 

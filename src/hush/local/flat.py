@@ -219,15 +219,11 @@ class FlatModel:
     def descent(self, params: Tensor, clients: int, slope: Slope, steps: int = 0, batch: int = 0) -> Descent:
         """Gradient descent of so many clients from these weights, by so many `steps` at most (0: it is not said), on batches of
         one width."""
-        if not self.vectorised:
-            return FlatDescent(self, params, clients, slope)
-        most = 1 << (steps - 1).bit_length() if steps else 0
         if not self.has_kernels or clients < 2:
-            from hush.local.layered import Layered
-
-            return Layered(self, clients, slope, most).begin(params, slope, clients)
+            return FlatDescent(self, params, clients, slope)
         from hush.local.graphed import Graphed
 
+        most = 1 << (steps - 1).bit_length() if steps else 0  # of few numbers
         key = (most, batch, slope.shape)
         kept = self._graphed.get(key)
         if kept is None or kept.clients < clients:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from hush.errors import UsageError
-from hush.local.channels_last import ChannelsLast
 from hush.local.descent import Slope
 from hush.local.layers import CohortLayers
 from hush.local.linear import Kept, Pair, Taken
@@ -130,15 +128,8 @@ class Layered:
             return loss
 
         one = grad_and_value(mean_loss)
-        if count == 1:  # a lone client needs no vmap: half the time for convolutions on a CPU
-            alone = {name: value if in_common[name] is None else value[0] for name, value in named.items()}
-            its = {name: Taken(*(value[0] for value in values)) for name, values in taken.items()}
-            with ChannelsLast() if self._start.device.type == "cpu" else nullcontext():
-                gradients, loss = one(alone, its, *(values[0] for values in batch))
-            gradients, loss = {name: value[None] for name, value in gradients.items()}, loss[None]
-        else:
-            with learner.quiet():
-                gradients, loss = vmap(one, (in_common, 0, 0, 0, 0, 0))(named, taken, *batch)
+        with learner.quiet():
+            gradients, loss = vmap(one, (in_common, 0, 0, 0, 0, 0))(named, taken, *batch)
         if another := seen & self._factors.keys():
             raise UsageError(
                 f"The model uses its weights '{min(another)}' in another way than at its first step: let forward do the same "

@@ -19,8 +19,8 @@ from hush.local.flat import FlatModel
 from hush.local.pull import check_steps
 from hush.random import fold, word_at
 
-_BLOCK = 1024
-"""Steps that are planned at once."""
+_PLANNED = 1 << 20
+"""Rows that are planned at once."""
 _SENT = 16
 """Steps that are sent to a device at once."""
 _FEW = 1 << 15
@@ -121,19 +121,27 @@ class Sgd(LocalUpdate):
         last = max(steps.tolist(), default=0)
         column = torch.arange(self._width(data, size), device=device)
         start = data.start.clamp_max(max(len(data.x) - 1, 0)) if data.slots else data.start  # somewhere, also without examples
-        for first in range(0, last, _BLOCK):
-            step = torch.arange(first, min(first + _BLOCK, last))[:, None]
+        block = max(1, _PLANNED // max(1, len(size) * len(column)))
+        for first in range(0, last, block):
+            step = torch.arange(first, min(first + block, last))[:, None]
             live, within = step < steps, step % per_epoch
             begins, offsets, epochs = live & (within == 0), (within * self.batch_size).to(device), (step // per_epoch).to(device)
             counts = [len(size)] * len(live) if data.slots else live.sum(1).tolist()
-            for now, (count, some) in enumerate(zip(counts, begins.any(1).tolist(), strict=True)):
-                if some:
-                    orders.draw(begins[now], epochs[now])
-                place = offsets[now, :count, None] + column
-                real = place < data.size[:count, None]
+            drawn = torch.nonzero(begins.any(1)).flatten().tolist()
+            # from one drawing to the next all steps are planned together
+            for begin, end in zip([0, *drawn], [*drawn, len(live)], strict=True):
+                if begin == end:
+                    continue
+                if begin in drawn:
+                    orders.draw(begins[begin], epochs[begin])
+                most = max(counts[begin:end])
+                place = offsets[begin:end, :most, None] + column
+                real = place < data.size[:most, None]
                 # a padded row repeats the client's own first example and weighs nothing
-                rows = start[:count, None] + torch.where(real, orders.at(place), 0)
-                yield Planned(rows, real, fold(keys[:count], first + now))
+                rows = start[:most, None] + torch.where(real, orders.at(place), 0)
+                drawing = fold(keys[:most], step[begin:end].to(device))
+                for count, *planned in zip(counts[begin:end], rows, real, drawing, strict=True):
+                    yield Planned(*(values[:count] for values in planned))
 
     def _width(self, data: Shard, size: Tensor) -> int:
         """Of every batch."""
@@ -195,8 +203,8 @@ class _Orders:
         self.order[self.first[clients][owner] + place] = shuffled
 
     def at(self, place: Tensor) -> Tensor:
-        """The examples at these places of the first clients' orders; beyond a client's last, anything."""
-        return self.order[(self.first[: len(place), None] + place).clamp_max(len(self.order) - 1)]
+        """The examples at `place[steps, clients, batch]` of the first clients' orders; beyond a client's last, anything."""
+        return self.order[(self.first[: place.shape[1], None] + place).clamp_max(len(self.order) - 1)]
 
 
 class Batch(NamedTuple):
