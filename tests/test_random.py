@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hush.local.own_rows import kept
-from hush.random import coins, derive, fold, keys_of, uniform, words
+from hush.random import coins, derive, fold, keys_of, mix, orders, uniform, word_at, words
 
 
 @given(st.integers(0, 2**63 - 1), st.lists(st.integers(0, 2**40), min_size=1, max_size=8, unique=True))
@@ -79,3 +79,23 @@ def test_dropout_keeps_the_mean(p: float) -> None:
 def test_uniform_takes_a_shape() -> None:
     assert uniform(keys_of(0, torch.arange(3)), (2, 4)).shape == (3, 2, 4)
     assert uniform(torch.tensor(5), (2, 4)).shape == (2, 4)
+
+
+@given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8), seed=st.integers(0, 1000))
+def test_orders_are_shuffles_by_the_words_of_each_key(sizes: list[int], seed: int) -> None:
+    """However they are sorted: a word decides, and a device has no other way of sorting than this."""
+    keys = keys_of(seed, torch.arange(len(sizes)))
+    found = torch.split(orders(keys, torch.tensor(sizes)), sizes)
+    for key, size, order in zip(keys, sizes, found, strict=True):
+        place = torch.arange(size)
+        assert torch.equal(order, (word_at(key, place) >> 24).argsort(stable=True))
+        assert torch.equal(order.sort().values, place)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
+def test_words_are_mixed_alike_by_numpy_and_by_torch(words: list[int]) -> None:
+    x = torch.tensor(words, dtype=torch.int64)
+    within = torch.vmap(mix)(x) if words else x  # within vmap there is nothing that numpy could read
+    assert torch.equal(mix(x), within)
+    for one, mixed in zip(x, mix(x), strict=True):
+        assert torch.equal(mix(one), mixed)

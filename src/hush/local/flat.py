@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ from hush.local.channels_last import ChannelsLast
 from hush.local.descent import Descent, FlatDescent, Slope
 from hush.local.own_rows import OwnRows
 from hush.local.remembered import remembered
+
+if TYPE_CHECKING:
+    from hush.local.graphed import Graphed
 
 _LARGE = 1_000_000
 """Weights of which ten copies fill the cache of a processor."""
@@ -81,7 +84,7 @@ class FlatModel:
         self.whole: FlatModel | None = None
         """The model whose weights these are: this one is its end, after frozen layers, or the same for many rows at a time."""
         self.vectorised, self._slow_layers, self._shares = True, False, True
-        self._graphed: dict[Any, Any] = {}
+        self._graphed: dict[Any, Graphed] = {}
         self._twins: list[FlatModel] = []
         self._one = grad_and_value(self._mean_loss)
         self._all = vmap(self._one)
@@ -225,9 +228,13 @@ class FlatModel:
 
         most = 1 << (steps - 1).bit_length() if steps else 0  # of few numbers
         key = (most, batch, slope.shape)
-        kept = self._graphed.get(key)
+        kept = self._graphed.pop(key, None)
         if kept is None or kept.clients < clients:
-            kept = self._graphed[key] = Graphed(self, clients, slope, most)
+            kept = Graphed(self, clients, slope, most)
+        room = torch.cuda.get_device_properties(self.device).total_memory // 16 - kept.bytes
+        while self._graphed and room < sum(one.bytes for one in self._graphed.values()):
+            del self._graphed[next(iter(self._graphed))]  # the one that was used longest ago
+        self._graphed[key] = kept
         return kept.begin(params, slope, clients)
 
     def probe(self, x: Tensor, y: Tensor) -> None:

@@ -34,6 +34,9 @@ class Graphed(Layered):
         super().__init__(learner, rounded_up(clients), slope, steps)
         self._kinds: dict[Any, _Kind] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        copies = 2 if slope.momentum else 1
+        self.bytes = self.clients * learner.dim * copies * self._start.element_size()
+        """That it holds between rounds, at most: weights, and the velocity."""
 
     def step(self, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor, done: Tensor | None = None) -> None:
         """One of those who have a batch here; who is `done` waits."""

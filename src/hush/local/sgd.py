@@ -17,7 +17,8 @@ from hush.errors import UsageError
 from hush.local.descent import Slope
 from hush.local.flat import FlatModel
 from hush.local.pull import check_steps
-from hush.random import fold, word_at
+from hush.random import fold, orders
+from hush.rows import places
 
 _PLANNED = 1 << 20
 """Rows that are planned at once."""
@@ -194,13 +195,12 @@ class _Orders:
         clients: slice | Tensor = slice(count)  # the usual case, for which nothing has to travel to the device
         if not bool(begins[:count].all()):
             clients = torch.nonzero(begins).flatten().to(self.size.device)
-        size, total = self.size[clients], int(self.on_host[begins].sum())
-        owner = torch.repeat_interleave(torch.arange(len(size), device=size.device), size, output_size=total)
-        place = torch.arange(total, device=size.device) - (torch.cumsum(size, 0) - size)[owner]
-        # shuffled client by client: one sort for all, by client and then by 40 bits of a random word
-        word = word_at(fold(self.keys[clients], epochs[clients])[owner], place)
-        shuffled = place[((owner << 40) + (word >> 24) + (1 << 39)).argsort(stable=True)]
-        self.order[self.first[clients][owner] + place] = shuffled
+        held = self.on_host[begins]
+        order = orders(fold(self.keys[clients], epochs[clients]), held)
+        if len(order) == len(self.order):
+            self.order = order
+        else:
+            self.order[places(self.first[clients], held.to(order.device))[0]] = order
 
     def at(self, place: Tensor) -> Tensor:
         """The examples at `place[steps, clients, batch]` of the first clients' orders; beyond a client's last, anything."""
