@@ -12,7 +12,10 @@ def main() -> None:
     try:
         with interrupted_at_once():
             from hush.cli.app import run_command
+            from hush.cli.together import help_out, helps
 
+        if helps():
+            sys.exit(help_out())
         run_command()
     except (Exception, KeyboardInterrupt) as error:
         if not heard() and not isinstance(error, KeyboardInterrupt):

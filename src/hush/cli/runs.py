@@ -14,10 +14,13 @@ from hush.cli.console import print_figures, print_json, round_progress, say
 from hush.cli.folders import as_folder, done, kept, new_folder, picture
 from hush.cli.interrupt import stop_if_heard
 from hush.cli.options import RunFlags, takes_flags
+from hush.cli.together import to_go_on, together, told_to_set_up
 from hush.config import CONFIG_FORMAT, RunConfig, runs_of
+from hush.engines.processes import Processes
 from hush.engines.result import Result
 from hush.engines.run import Run
 from hush.engines.rundir import RunDir
+from hush.engines.sharded import led
 from hush.engines.simulation import train
 from hush.errors import DataError, UsageError
 from hush.experiment import Experiment, on_the_same_clients, resolve
@@ -83,10 +86,11 @@ def compare(methods: Annotated[list[str], typer.Argument(help="Two or more metho
 
 def _compare(experiments: list[Experiment], seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
     rows, curves, first, private = [], {}, {}, 0
-    with _kept(folder):
+    with together(folder) as processes, _kept(folder):
         for experiment in experiments:
             name = experiment.method.name
-            results = _all_seeds(experiment, seeds, folder, RunDir(folder.path / as_folder(name)), data_dir, experiments)
+            place = RunDir(folder.path / as_folder(name))
+            results = _all_seeds(experiment, seeds, folder, place, data_dir, experiments, processes)
             rows.append(over_seeds(results))
             private += sum(result.guarantee is not None for result in results)
             curves[name], first[name] = results[0].history, results[0]
@@ -138,8 +142,8 @@ def _resume(path: Path, as_json: bool) -> None:
 
 
 def _run_seeds(experiment: Experiment, seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
-    with _kept(folder):
-        results = _all_seeds(experiment, seeds, folder, folder, data_dir, [experiment])
+    with together(folder) as processes, _kept(folder):
+        results = _all_seeds(experiment, seeds, folder, folder, data_dir, [experiment], processes)
     value = over_seeds(results)
     if seeds > 1:
         folder.write_json("result.json", value)
@@ -157,7 +161,7 @@ def _run_seeds(experiment: Experiment, seeds: int, folder: RunDir, data_dir: Pat
 
 
 def _kept(folder: RunDir) -> AbstractContextManager[None]:
-    return kept(folder, lambda: f"Interrupted; what was done is kept. Go on with: hush run --resume {folder.path}")
+    return kept(folder, lambda: f"Interrupted; what was done is kept. Go on with: {to_go_on(folder)}")
 
 
 def _each_by_itself(models: int) -> None:
@@ -166,7 +170,13 @@ def _each_by_itself(models: int) -> None:
 
 
 def _all_seeds(
-    experiment: Experiment, seeds: int, top: RunDir, folder: RunDir, data_dir: Path | None, all_of_it: list[Experiment]
+    experiment: Experiment,
+    seeds: int,
+    top: RunDir,
+    folder: RunDir,
+    data_dir: Path | None,
+    all_of_it: list[Experiment],
+    processes: Processes | None,
 ) -> list[Result]:
     """One run a seed; a run that is already complete is read back instead of repeated. `top` is what to resume from."""
     results, name = [], experiment.method.name
@@ -177,7 +187,10 @@ def _all_seeds(
             results.append(_complete(place))
             continue
         own = replace(experiment, config=config)
-        ready = own.set_up(own.task(data_dir))
+        task = own.task(data_dir)
+        told_to_set_up(processes, own, task.name, data_dir)
+        ready = own.set_up(task)
+        ready = ready if processes is None else led(ready, processes)
         if not top.started:  # everything was checked: from here on there is something to resume
             top.write_json("config.json", _config(all_of_it, seeds, data_dir))
         results.append(_one(ready, place, name if seeds == 1 else f"{name} seed {config.seed}"))
