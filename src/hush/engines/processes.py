@@ -12,7 +12,7 @@ import json
 import pickle
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -59,21 +59,21 @@ class Processes:
 
     # -- what they tell each other -----------------------------------------------------------------------------------------------
 
-    def tell(self, message: object) -> None:
-        """From the first to all others."""
-        _put(message, lambda x: self._wait(lambda: dist.broadcast(x, 0, async_op=True)))
+    def tell(self, message: object, known: Sequence[object] = ()) -> None:
+        """From the first to all others; what is `known` they have themselves, in the same order."""
+        _put(message, known, lambda x: self._wait(lambda: dist.broadcast(x, 0, async_op=True)))
 
-    def hear(self) -> Any:
+    def hear(self, known: Sequence[object] = ()) -> Any:
         """What the first one tells."""
-        return _take(lambda x: self._wait(lambda: dist.broadcast(x, 0, async_op=True)))
+        return _take(known, lambda x: self._wait(lambda: dist.broadcast(x, 0, async_op=True)))
 
     def send(self, message: object) -> None:
         """From another to the first; tensors of it lie in the main memory."""
-        _put(message, lambda x: self._wait(lambda: dist.send(x, 0)))
+        _put(message, (), lambda x: self._wait(lambda: dist.send(x, 0)))
 
     def receive(self, rank: int) -> Any:
         """What another sends."""
-        return _take(lambda x: self._wait(lambda: dist.recv(x, rank)))
+        return _take((), lambda x: self._wait(lambda: dist.recv(x, rank)))
 
     def add_up(self, total: Tensor) -> Tensor:
         """The sum of all processes' `total`, for the first of them: whole numbers exactly, others in float64."""
@@ -160,13 +160,16 @@ def _as_raised(kind: str, told: str, rank: int) -> BaseException:
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors stay out: they follow, each as it is."""
+    """Tensors stay out: they follow, each as it is. So does what the others have."""
 
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, known: Sequence[object]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.known = {id(one): number for number, one in enumerate(known)}
         self.tensors: list[Tensor] = []
 
-    def persistent_id(self, obj: object) -> tuple[Any, ...] | None:
+    def persistent_id(self, obj: object) -> int | tuple[Any, ...] | None:
+        if (number := self.known.get(id(obj))) is not None:
+            return number
         if not isinstance(obj, Tensor):
             return None
         self.tensors.append(obj.detach().contiguous())
@@ -176,19 +179,22 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     """Room for the tensors, each on a device of this process."""
 
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, known: Sequence[object]) -> None:
         super().__init__(file)
+        self.known = known
         self.tensors: list[Tensor] = []
 
-    def persistent_load(self, told: tuple[Any, ...]) -> Tensor:
+    def persistent_load(self, told: int | tuple[Any, ...]) -> Any:
+        if isinstance(told, int):
+            return self.known[told]
         dtype, shape, device = told
         self.tensors.append(torch.empty(shape, dtype=dtype, device=device))
         return self.tensors[-1]
 
 
-def _put(message: object, pass_on: Callable[[Tensor], None]) -> None:
+def _put(message: object, known: Sequence[object], pass_on: Callable[[Tensor], None]) -> None:
     file = io.BytesIO()
-    pickler = _Pickler(file)
+    pickler = _Pickler(file, known)
     try:
         pickler.dump(message)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -203,12 +209,12 @@ def _put(message: object, pass_on: Callable[[Tensor], None]) -> None:
             pass_on(_raw(tensor))
 
 
-def _take(take: Callable[[Tensor], None]) -> Any:
+def _take(known: Sequence[object], take: Callable[[Tensor], None]) -> Any:
     length = torch.zeros(1, dtype=torch.int64)
     take(length)
     told = torch.empty(int(length), dtype=torch.uint8)
     take(told)
-    unpickler = _Unpickler(io.BytesIO(told.numpy().tobytes()))
+    unpickler = _Unpickler(io.BytesIO(told.numpy().tobytes()), known)
     message = unpickler.load()
     for tensor in unpickler.tensors:
         if tensor.numel():

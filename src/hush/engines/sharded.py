@@ -73,8 +73,13 @@ def follow(run: Run, begun: Begin, processes: Processes) -> Run:
 def hand_out(run: Run, params: Tensor, ids: Tensor, rnd: Round, public: Public, rows: bool = False) -> None:
     """The first process tells the others what to do; they were told."""
     if run.processes is not None and run.processes.rank == 0:
-        run.processes.tell(Share(rnd, params, ids, public, run.identity.secret.key, rows))
+        run.processes.tell(Share(rnd, params, ids, public, run.identity.secret.key, rows), _known(run))
         run.processes.busy = True
+
+
+def _known(run: Run | None) -> tuple[object, ...]:
+    """What `prepare` may pass on to clients and every process has itself: the model's functions, and public examples."""
+    return () if run is None else (run.data.server, run.data.server.learner, run.data.server.public)
 
 
 def share_of(run: Run, sizes_descend: Tensor) -> Tensor:
@@ -133,7 +138,7 @@ def _joined(run: Run, processes: Processes, recorder: Recorder) -> None:
 def work(processes: Processes, make: Callable[[SetUp], Run], train: Callable[[Run, Share], None]) -> None:
     """A process that is not the first: do what it tells, until it tells nothing more."""
     run: Run | None = None
-    while (told := processes.hear()) is not None:
+    while (told := processes.hear(_known(run))) is not None:
         if isinstance(told, SetUp):
             run = None
             run = make(told)
