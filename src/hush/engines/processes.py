@@ -13,6 +13,7 @@ import pickle
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -27,7 +28,9 @@ from hush.errors import HushError, UsageError
 
 _PATIENCE = timedelta(days=1)
 """A process waits while another judges a model or trains the last of its clients; one that is lost is found out otherwise."""
-_SPEAKS_WITHIN = timedelta(seconds=10)
+_SPEAKS_WITHIN = timedelta(seconds=5)
+_LOOKS_EVERY = 1.0
+"""Seconds between looks at what others left word of: not everything that waits for a lost one is told so."""
 
 
 class LostProcess(HushError):
@@ -83,7 +86,7 @@ class Processes:
     def _wait(self, begin: Callable[[], Any]) -> None:
         """Until it is done, with an ear for signals, which no library listens to while it waits. Between two, one that is lost
         ends the wait of the other."""
-        pause = 2e-5
+        pause, looked = 2e-5, time.monotonic()
         try:
             work = begin()
             if not isinstance(work, dist.Work):
@@ -91,6 +94,10 @@ class Processes:
             while not work.is_completed():
                 time.sleep(pause)
                 pause = min(1.2 * pause, 1e-3)
+                if time.monotonic() - looked > _LOOKS_EVERY:
+                    looked = time.monotonic()
+                    if self._noted("failed") or self._noted("lost"):
+                        raise self.why()
             work.wait()
         except RuntimeError as error:
             raise self.why() from error
@@ -99,32 +106,38 @@ class Processes:
 
     def leave(self) -> None:
         """All is done: the others may go, and this one goes."""
-        if self.rank == 0 and not self.busy and self.ending is None:
-            self.tell(None)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with suppress(HushError, MemoryError, KeyboardInterrupt):  # all was done, or why not is known
+            if self.rank == 0 and not self.busy and self.ending is None:
+                self.tell(None)
         if self.ending is None and not self.busy:  # with somebody lost it could wait for ever
             dist.destroy_process_group()
 
     def fail(self, error: BaseException) -> None:
         """Leave word for the first one, which says it: every process would say the same."""
         kind = "KeyboardInterrupt" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._note("failed", json.dumps({"kind": kind, "told": str(error), "rank": self.rank}))
 
     def spoke(self) -> None:
-        """The first one says why it ends."""
+        """The first one says why it ends, whatever torchrun tells it meanwhile."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._note("spoke", "yes")
 
     def somebody_spoke(self) -> bool:
-        """Whether the first one said it, which may take it a moment; false where it is the one that was lost."""
+        """Whether the first one said it, which may take it a moment; or another one, where the first is the one that was lost."""
         try:
             self.store.wait(["spoke"], _SPEAKS_WITHIN)
         except RuntimeError:
+            with suppress(RuntimeError):
+                return bool(self.store.add("others", 1) > 1)
             return False
         return True
 
     def why(self) -> BaseException:
         """What ended another process: its own error, or nothing that it could have told."""
         if self.ending is None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            self._note("lost", "yes")
             self.ending = LostProcess("Another process of this run was lost, so all of them ended.")
             if (word := self._noted("failed")) is not None:
                 self.ending = _as_raised(**json.loads(word))
