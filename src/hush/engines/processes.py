@@ -64,11 +64,11 @@ class Processes:
 
     def tell(self, message: object, known: Sequence[object] = ()) -> None:
         """From the first to all others; what is `known` they have themselves, in the same order."""
-        _put(message, known, lambda x: self._wait(lambda: dist.broadcast(x, 0, async_op=True)))
+        _put(message, known, self._broadcast)
 
     def hear(self, known: Sequence[object] = ()) -> Any:
         """What the first one tells."""
-        return _take(known, lambda x: self._wait(lambda: dist.broadcast(x, 0, async_op=True)))
+        return _take(known, self._broadcast)
 
     def send(self, message: object) -> None:
         """From another to the first; tensors of it lie in the main memory."""
@@ -82,6 +82,10 @@ class Processes:
         """The sum of all processes' `total`, for the first of them: whole numbers exactly, others in float64."""
         self._wait(lambda: dist.reduce(total, 0, async_op=True))
         return total
+
+    def _broadcast(self, x: Tensor) -> None:
+        # on a GPU it follows what was told in the main memory, and only the GPU need wait for it
+        self._wait(lambda: dist.broadcast(x, 0, async_op=not x.is_cuda))
 
     def _wait(self, begin: Callable[[], Any]) -> None:
         """Until it is done, with an ear for signals, which no library listens to while it waits. Between two, one that is lost
