@@ -51,9 +51,7 @@ app = Commands(
 
 
 @app.callback(invoke_without_command=True)
-def _root(
-    asked: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and stop.")
-) -> None:
+def _root(asked: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
     if processes_started() > 1 and asked.invoked_subcommand not in _TOGETHER:
         raise UsageError(f"torchrun is for hush {' and hush '.join(_TOGETHER)}, whose cohorts processes share: leave it out.")
     if version:

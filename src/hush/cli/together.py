@@ -48,7 +48,7 @@ def together(folder: RunDir) -> Iterator[Processes | None]:
         return
     from hush.engines.processes import LostProcess, Processes
 
-    global _joined  # noqa: PLW0603
+    global _joined
     processes, _joined = Processes.join(), True
     try:
         yield processes

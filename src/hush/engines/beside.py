@@ -18,7 +18,7 @@ class Beside:
     @staticmethod
     def of_torchrun() -> Beside:
         """As torchrun tells it; alone where it tells nothing."""
-        return Beside(int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+        return Beside(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
     @property
     def gpu(self) -> int:

@@ -21,6 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from hush import errors
 from hush.engines.beside import beside
@@ -52,11 +54,11 @@ class Processes:
     @staticmethod
     def join() -> Processes:
         """Meet the others."""
-        store, rank, count = next(dist.rendezvous("env://", timeout=_PATIENCE))
+        store, rank, count = next(rendezvous("env://", timeout=_PATIENCE))
         own_gpus = torch.cuda.is_available() and dist.is_nccl_available() and beside().on_one_gpu == 1
         backend = "cpu:gloo,cuda:nccl" if own_gpus else "gloo"
-        dist.init_process_group(backend, store=dist.PrefixStore("group", store), rank=rank, world_size=count, timeout=_PATIENCE)
-        joined = Processes(rank, count, dist.PrefixStore("hush", store))
+        dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=count, timeout=_PATIENCE)
+        joined = Processes(rank, count, PrefixStore("hush", store))
         signal.signal(signal.SIGTERM, joined._told_to_end)
         return joined
 
@@ -242,4 +244,3 @@ def _take(known: Sequence[object], take: Callable[[Tensor], None]) -> Any:
 def _raw(tensor: Tensor) -> Tensor:
     """Its bytes: no library knows every type."""
     return tensor.reshape(-1).view(torch.uint8)
-
