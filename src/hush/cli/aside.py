@@ -65,6 +65,8 @@ def refuse_failures(failed: dict[str, str], runs: int, how: str) -> None:
     if len(set(failed.values())) == 1 and len(failed) == runs:  # one fault, and one sentence
         raise UsageError(next(iter(failed.values())))
     told = "; ".join(f"{label}: {why.rstrip('.')}" for label, why in failed.items())
+    if len(failed) == runs:
+        raise UsageError(f"All {runs} runs failed. {told}.")
     raise Failures(f"{len(failed)} of {runs} runs failed, and the others are kept. {told}. Go on with: {how}")
 
 
