@@ -11,9 +11,8 @@ from typing import Any
 
 from hush.cli.console import say
 from hush.cli.interrupt import heard
-from hush.engines.processes import LostProcess
 from hush.engines.rundir import RunDir
-from hush.errors import HushError, UsageError
+from hush.errors import HushError, LostProcess, UsageError
 from hush.report.plots import as_png
 
 

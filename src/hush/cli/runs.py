@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +17,6 @@ from hush.cli.interrupt import stop_if_heard
 from hush.cli.options import RunFlags, takes_flags
 from hush.cli.together import processes_started, to_go_on, together, told_to_set_up
 from hush.config import CONFIG_FORMAT, runs_of
-from hush.engines.processes import Processes
 from hush.engines.result import Result
 from hush.engines.run import Run
 from hush.engines.rundir import RunDir
@@ -32,6 +31,9 @@ from hush.report.plots import comparison_figure
 from hush.report.seeds import over_seeds
 from hush.report.tables import comparison
 from hush.secagg.terms import Terms
+
+if TYPE_CHECKING:
+    from hush.engines.processes import Processes
 
 
 @takes_flags

@@ -46,7 +46,8 @@ def together(folder: RunDir) -> Iterator[Processes | None]:
     if not processes_started():
         yield None
         return
-    from hush.engines.processes import LostProcess, Processes
+    from hush.engines.processes import Processes
+    from hush.errors import LostProcess
 
     global _joined
     processes, _joined = Processes.join(), True
@@ -90,10 +91,10 @@ def told_to_set_up(processes: Processes | None, experiment: Experiment, name: st
 
 def help_out() -> int:
     """All that a process does that is not the first; what it ends with."""
-    from hush.engines.processes import LostProcess, Processes
+    from hush.engines.processes import Processes
     from hush.engines.round import play_share
     from hush.engines.sharded import work
-    from hush.errors import HushError
+    from hush.errors import HushError, LostProcess
 
     warnings.simplefilter("ignore")  # the first one warns of the same
     processes = Processes.join()

@@ -26,17 +26,13 @@ from torch.distributed.rendezvous import rendezvous
 
 from hush import errors
 from hush.engines.beside import beside
-from hush.errors import HushError, UsageError
+from hush.errors import HushError, LostProcess, UsageError
 
 _PATIENCE = timedelta(days=1)
 """A process waits while another judges a model or trains the last of its clients; one that is lost is found out otherwise."""
 _SPEAKS_WITHIN = timedelta(seconds=5)
 _LOOKS_EVERY = 1.0
 """Seconds between looks at what others left word of: not everything that waits for a lost one is told so."""
-
-
-class LostProcess(HushError):
-    """Another process of this run ended; what was reached before is kept."""
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,13 +15,15 @@ from hush.config import RunConfig
 from hush.core import Method, Round, Server, State, scope, within
 from hush.engines.beside import beside
 from hush.engines.federation import AmortisedFederation, Federation, Remote
-from hush.engines.processes import Processes
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
 from hush.privacy.vocabulary import Enrolled, Plan
 from hush.random import derive
 from hush.secret import Secret
 from hush.tasks.task import Clients, Examples, Task
+
+if TYPE_CHECKING:  # with torch.distributed, which one process does without
+    from hush.engines.processes import Processes
 
 
 @dataclass(frozen=True)

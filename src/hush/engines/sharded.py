@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from hush.core import Public, Round
 from hush.engines.diagnostics import Recorder
-from hush.engines.processes import Processes
 from hush.engines.run import Run
 from hush.errors import UsageError
+
+if TYPE_CHECKING:
+    from hush.engines.processes import Processes
 
 
 @dataclass(frozen=True)
