@@ -46,7 +46,9 @@ def run(
     """Train one method and say what was learned, what it cost and what privacy was spent."""
     if resume is not None:
         if method is not None or replace(flags, jobs=1).typed:
-            raise UsageError("--resume goes on with a run as it was begun: leave the method and all flags but --jobs out.")
+            raise UsageError(
+                "--resume goes on with a run as it was begun: leave the method and the other flags out, but for --jobs."
+            )
         _resume(resume, flags.jobs, flags.json)
         return
     experiment = resolve(flags.asked(method))
