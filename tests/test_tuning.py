@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import hush
 from hush.config import RunConfig
+from hush.engines.jobs import Done, Failed
 from hush.engines.run import Run
 from hush.engines.simulation import set_up
 from hush.errors import Diverged, NoGuarantee, UsageError
@@ -21,7 +23,7 @@ from hush.tuning import Choice, Range, Trial, Tuning, tune
 from hush.tuning.asked import Asked
 from hush.tuning.cost import accounted_cost, uncounted_cost
 from hush.tuning.space import default_space, parse_search
-from hush.tuning.study import so_far
+from hush.tuning.study import one_at_a_time, so_far
 
 from .conftest import make_task
 
@@ -355,3 +357,37 @@ def test_a_rand_k_search_starts_from_that_ratio() -> None:
     assert same.first()["ratio"] == asked.first()["ratio"]
     with pytest.raises(UsageError, match="random coordinates"):
         Asked.of(RunConfig(method="fed-smp-top-k"), ["ratio=auto"], "private", False)
+
+
+# -- side by side ----------------------------------------------------------------------------------------------------------------
+
+
+def test_trials_of_a_batch_do_not_depend_on_who_is_first() -> None:
+    """They are given up by what was complete before all of them, and told in the order of the proposals."""
+
+    def last_first(proposed: Sequence[Mapping[str, Any]], heard: Callable[[int, Any], Any]) -> Iterator[tuple[int, Done | Failed]]:
+        here = one_at_a_time(begin)
+        for number in reversed(range(len(proposed))):
+            for _, outcome in here([proposed[number]], lambda _, said, own=number: heard(own, said)):
+                yield number, outcome
+
+    usual = tune(begin, LR, trials=5, jobs=2)
+    other = tune(begin, LR, trials=5, jobs=2, player=last_first)
+    assert [trial.settings for trial in usual.history] == [trial.settings for trial in other.history]
+    alone = tune(begin, LR, trials=5, pruning=False)
+    assert [trial.settings for trial in alone.history] == [
+        trial.settings for trial in usual.history
+    ]  # before any was chosen by others
+
+
+def test_a_broken_batch_keeps_what_it_found(tmp_path: Path) -> None:
+    def interrupted(proposed: Sequence[Mapping[str, Any]], heard: Callable[[int, Any], Any]) -> Iterator[tuple[int, Done | Failed]]:
+        yield next(one_at_a_time(begin)(proposed, heard))
+        raise KeyboardInterrupt
+
+    file = tmp_path / "study.db"
+    with pytest.raises(KeyboardInterrupt):
+        tune(begin, LR, trials=4, jobs=2, player=interrupted, study=file)
+    assert len(so_far(file).history) == 1
+    went_on = tune(begin, LR, trials=4, jobs=2, study=file)
+    assert len({trial.settings["lr"] for trial in went_on.history}) == 4

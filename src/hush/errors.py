@@ -19,6 +19,10 @@ class Diverged(HushError):
     """Training produced NaN or infinity; what was reached before is kept."""
 
 
+class LostProcess(HushError):
+    """Another process of this run ended; what was reached before is kept."""
+
+
 class NoGuarantee(HushError):
     """No privacy guarantee is proved for this combination: the reason, and what to change to get one."""
 

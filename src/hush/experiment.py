@@ -204,6 +204,8 @@ def on_the_same_clients(asked: list[RunConfig]) -> list[RunConfig]:
 def _for_records(asked: RunConfig, entry: DataSet) -> RunConfig:
     """What is unsaid, as the data set has it for records: clients, cohort, rounds and model."""
     usual = {key: getattr(entry, f"record_{key}") for key in ("clients", "cohort", "rounds", "model")}
+    if usual["cohort"] is not None:
+        usual["cohort"] = float(usual["cohort"])  # as config.json gives it back: a run that goes on is the same run
     return replace(asked, **{key: value for key, value in usual.items() if value is not None and getattr(asked, key) is None})
 
 

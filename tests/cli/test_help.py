@@ -74,7 +74,13 @@ FEDERATION = {
     "server": (("server", "--federation", "nowhere", "dp-fedavg"), ServerFlags),
     "local": (("federation", "local", "3"), TrialFlags),
 }
-TYPED = {"seeds": ["--seeds", "2"], "dry_run": ["--dry-run"], "secure": ["--secure"], "diagnostics": ["--diagnostics"]}
+TYPED = {
+    "seeds": ["--seeds", "2"],
+    "jobs": ["--jobs", "2"],
+    "dry_run": ["--dry-run"],
+    "secure": ["--secure"],
+    "diagnostics": ["--diagnostics"],
+}
 
 
 @pytest.mark.parametrize(("typed", "flags"), FEDERATION.values(), ids=FEDERATION)

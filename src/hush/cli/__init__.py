@@ -9,13 +9,19 @@ from hush.cli.interrupt import INTERRUPTED, heard, interrupted_at_once
 
 def main() -> None:
     """Entry point of the `hush` command. What is heavy is imported here, where Ctrl-C is heard."""
+    speaks = True
     try:
         with interrupted_at_once():
             from hush.cli.app import run_command
+            from hush.cli.together import help_out, helps
 
+        speaks = not helps()
+        if not speaks:
+            sys.exit(help_out())
         run_command()
     except (Exception, KeyboardInterrupt) as error:
         if not heard() and not isinstance(error, KeyboardInterrupt):
             raise
-        print(INTERRUPTED, file=sys.stderr, flush=True)
+        if speaks:
+            print(INTERRUPTED, file=sys.stderr, flush=True)
         sys.exit(130)

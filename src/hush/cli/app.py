@@ -9,7 +9,8 @@ import typer
 
 from hush.cli.commands import Commands, loads_later
 from hush.cli.console import say
-from hush.errors import HushError
+from hush.cli.together import dismiss, processes_started
+from hush.errors import HushError, UsageError
 
 # the base of typer's complaints about flags, whether typer brings its own click (>= 0.27) or imports it
 _FlagError: type[Exception] = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "format_message"))
@@ -38,6 +39,8 @@ COMMANDS = {
     "data": ("hush.cli.data:data", "Data sets: list them, fetch one, or look at a partition."),
 }
 """Where each lies, and its line in the help, which is the first of its own."""
+_TOGETHER = ("run", "compare")
+"""What several processes do together."""
 
 app = Commands(
     cls=loads_later(COMMANDS),
@@ -48,7 +51,9 @@ app = Commands(
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+def _root(asked: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if processes_started() > 1 and asked.invoked_subcommand not in _TOGETHER:
+        raise UsageError(f"torchrun is for hush {' and hush '.join(_TOGETHER)}, whose cohorts processes share: leave it out.")
     if version:
         from hush.version import __version__
 
@@ -60,7 +65,9 @@ def run_command() -> None:
     """Run what was typed, and exit."""
     warnings.showwarning = _one_line
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
+        dismiss()
+        sys.exit(code)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except typer.Abort:

@@ -25,6 +25,7 @@ _IDLE = {
     "diagnostics": "Un-noised figures never leave clients",
     "dropout": "Real clients vanish by themselves, and --tolerate says how many may",
     "seeds": "A federation trains one model at a time",
+    "jobs": "A federation trains one model at a time",
 }
 _IN_OTHER_WORDS = {
     "data": "Data set (hush data lists them), or a .toml file that describes columns and the server's own tables.",

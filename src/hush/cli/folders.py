@@ -12,7 +12,7 @@ from typing import Any
 from hush.cli.console import say
 from hush.cli.interrupt import heard
 from hush.engines.rundir import RunDir
-from hush.errors import HushError, UsageError
+from hush.errors import HushError, LostProcess, UsageError
 from hush.report.plots import as_png
 
 
@@ -57,6 +57,7 @@ def kept(folder: RunDir, told: Callable[[], str], unused: Callable[[], tuple[str
                 say(told())
             raise KeyboardInterrupt from None
         left = [path.name for path in folder.path.rglob("*") if path.is_file()] if folder.path.is_dir() else []
-        if isinstance(error, HushError) and left and {*left} <= {"config.json", "run.json", "ledger.sqlite", *unused()}:
+        refused = isinstance(error, HushError) and not isinstance(error, LostProcess)
+        if refused and left and {*left} <= {"config.json", "run.json", "ledger.sqlite", *unused()}:
             shutil.rmtree(folder.path)
         raise

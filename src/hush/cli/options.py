@@ -48,6 +48,7 @@ class RunFlags:
     set: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: key=value. Repeatable.")] = None
     config: Annotated[Path | None, typer.Option("--config", help="A TOML file with the same keys; flags win over it.")] = None
     seeds: Annotated[int, typer.Option("--seeds", help="Repeat with this many seeds; report mean and deviation.")] = 1
+    jobs: Annotated[int, typer.Option("--jobs", help="How many runs are made side by side, each by a process.")] = 1
     out: Annotated[Path | None, typer.Option("--out", help="Run directory [default: a new one under runs/].")] = None
     data_dir: DataDir = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would cost; train nothing.")] = False
@@ -64,6 +65,8 @@ class RunFlags:
         """The run that was asked for: the file, and then the flags."""
         if self.seeds < 1:
             raise UsageError(f"seeds must be at least 1, not {self.seeds}.")
+        if self.jobs < 1:
+            raise UsageError(f"jobs must be at least 1, not {self.jobs}.")
         where = f" in {self.config}" if self.config else ""
         values = _read(self.config) if self.config is not None else {}
         own = _table(values.pop("set", {}), where) | parse_settings(self.set or [])

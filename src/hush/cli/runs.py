@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hush.cli.aside import Job, notes_of, one_row, refuse_failures, train_aside
 from hush.cli.console import print_figures, print_json, round_progress, say
 from hush.cli.folders import as_folder, done, kept, new_folder, picture
 from hush.cli.interrupt import stop_if_heard
 from hush.cli.options import RunFlags, takes_flags
-from hush.config import CONFIG_FORMAT, RunConfig, runs_of
+from hush.cli.together import processes_started, to_go_on, together, told_to_set_up
+from hush.config import CONFIG_FORMAT, runs_of
 from hush.engines.result import Result
 from hush.engines.run import Run
 from hush.engines.rundir import RunDir
+from hush.engines.sharded import led
 from hush.engines.simulation import train
 from hush.errors import DataError, UsageError
 from hush.experiment import Experiment, on_the_same_clients, resolve
-from hush.local.record_gradients import MUCH_MORE, RecordGradients
-from hush.privacy.guarantee import Unit, at_least
-from hush.privacy.record_plan import ONE_ROW
-from hush.privacy.rules import warnings_of
+from hush.privacy.guarantee import at_least
 from hush.report.figures import figures
 from hush.report.pages import write_pages
 from hush.report.plots import comparison_figure
 from hush.report.seeds import over_seeds
 from hush.report.tables import comparison
 from hush.secagg.terms import Terms
-from hush.tasks.catalogue import dataset
+
+if TYPE_CHECKING:
+    from hush.engines.processes import Processes
 
 
 @takes_flags
@@ -43,16 +45,18 @@ def run(
 ) -> None:
     """Train one method and say what was learned, what it cost and what privacy was spent."""
     if resume is not None:
-        if method is not None or flags.typed:
-            raise UsageError("--resume goes on with a run as it was begun: leave the method and the other flags out.")
-        _resume(resume, flags.json)
+        if method is not None or replace(flags, jobs=1).typed:
+            raise UsageError(
+                "--resume goes on with a run as it was begun: leave the method and the other flags out, but for --jobs."
+            )
+        _resume(resume, flags.jobs, flags.json)
         return
     experiment = resolve(flags.asked(method))
     if flags.dry_run:
         _dry_run([experiment], flags.data_dir, flags.json)
         return
     folder = empty_folder(flags.out, experiment.method.name)
-    _run_seeds(experiment, flags.seeds, folder, flags.data_dir, flags.json)
+    _run_seeds(_Series([experiment], flags.seeds, folder, flags.data_dir, flags.jobs), flags.json)
 
 
 @takes_flags
@@ -78,34 +82,78 @@ def compare(methods: Annotated[list[str], typer.Argument(help="Two or more metho
     if flags.dry_run:
         _dry_run(experiments, flags.data_dir, flags.json)
         return
-    _compare(experiments, flags.seeds, empty_folder(flags.out, "compare"), flags.data_dir, flags.json)
+    folder = empty_folder(flags.out, "compare")
+    _compare(_Series(experiments, flags.seeds, folder, flags.data_dir, flags.jobs), flags.json)
 
 
-def _compare(experiments: list[Experiment], seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
-    rows, curves, first, private = [], {}, {}, 0
-    with _kept(folder):
-        for experiment in experiments:
+@dataclass(frozen=True)
+class _Series:
+    """All runs of a command: one method or several, each with some seeds, in one folder."""
+
+    experiments: list[Experiment]
+    seeds: int
+    folder: RunDir
+    data_dir: Path | None
+    jobs: int
+
+    def of(self, experiment: Experiment) -> list[Job]:
+        """A method's runs, one a seed."""
+        name = experiment.method.name
+        top = self.folder.path if len(self.experiments) == 1 else self.folder.path / as_folder(name)
+        configs = [replace(experiment.config, seed=experiment.config.seed + i) for i in range(self.seeds)]
+        if self.seeds == 1:
+            return [Job(configs[0], top, name, self.data_dir)]
+        return [Job(c, top / f"seed-{c.seed}", f"{name} seed {c.seed}", self.data_dir) for c in configs]
+
+    def begin(self) -> None:
+        """Everything was checked: from here on there is something to resume."""
+        if not self.folder.started:
+            self.folder.write_json("config.json", self._config())
+
+    def _config(self) -> dict[str, Any]:
+        """What `--resume` needs to go on, with every default filled in."""
+        runs, place = [one.config.to_dict() for one in self.experiments], str(self.data_dir.resolve()) if self.data_dir else None
+        return {"format": CONFIG_FORMAT, "runs": runs, "seeds": self.seeds, "data_dir": place}
+
+
+def _side_by_side(series: _Series) -> dict[str, str]:
+    """Train now what is left, where that is several runs and several shall run at once; why some failed, by their labels."""
+    left = [job for one in series.experiments for job in series.of(one) if not RunDir(job.folder).finished]
+    if min(series.jobs, len(left)) < 2:
+        return {}
+    if processes_started() > 1:
+        raise UsageError("torchrun has the processes share every cohort, and --jobs has each train a run: choose one of both.")
+    if any(job.config.ledger is not None for job in left):
+        raise UsageError("Runs on one ledger are charged one after the other, which --jobs cannot promise: leave --jobs out.")
+    series.begin()
+    return train_aside(left, min(series.jobs, len(left)))
+
+
+def _compare(series: _Series, as_json: bool) -> None:
+    rows, curves, first, private, folder = [], {}, {}, 0, series.folder
+    with together(folder) as processes, _kept(folder):
+        failed = _side_by_side(series)
+        for experiment in series.experiments:
             name = experiment.method.name
-            results = _all_seeds(experiment, seeds, folder, RunDir(folder.path / as_folder(name)), data_dir, experiments)
+            if any(job.label in failed for job in series.of(experiment)):
+                continue
+            results = _all_seeds(series, experiment, processes)
             rows.append(over_seeds(results))
             private += sum(result.guarantee is not None for result in results)
             curves[name], first[name] = results[0].history, results[0]
+        if failed and rows:
+            print_figures(*comparison(rows))
+        refuse_failures(failed, len(series.experiments) * series.seeds, to_go_on(folder))
     folder.write_json("compare.json", {"methods": rows})
     plot = picture(folder, "compare.png", lambda: comparison_figure(curves, f"{rows[0]['model']} on {rows[0]['data']}"))
     if as_json:
         print_json({"methods": rows, "plot": plot})
         return
     print_figures(*comparison(rows))
-    final, beside = first[experiments[-1].method.name], first.get("dp-fedavg")
+    final, beside = first[series.experiments[-1].method.name], first.get("dp-fedavg")
     print(f"{final.method}: {final.sentence(beside if beside is not final else None)}.")
     _each_by_itself(private)
     done(folder, plot)
-
-
-def _config(experiments: list[Experiment], seeds: int, data_dir: Path | None) -> dict[str, Any]:
-    """What `--resume` needs to go on: one method, or the several of a comparison, with every default filled in."""
-    place = str(data_dir.resolve()) if data_dir else None
-    return {"format": CONFIG_FORMAT, "runs": [one.config.to_dict() for one in experiments], "seeds": seeds, "data_dir": place}
 
 
 def empty_folder(given: Path | None, name: str) -> RunDir:
@@ -121,7 +169,7 @@ def empty_folder(given: Path | None, name: str) -> RunDir:
     return folder
 
 
-def _resume(path: Path, as_json: bool) -> None:
+def _resume(path: Path, jobs: int, as_json: bool) -> None:
     if not path.is_dir():
         raise UsageError(f"There is no run directory {path}.")
     folder = RunDir(path)
@@ -131,15 +179,18 @@ def _resume(path: Path, as_json: bool) -> None:
         seeds, data_dir = int(config["seeds"]), Path(config["data_dir"]) if config["data_dir"] else None
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{path / 'config.json'} is not what a run of Hush writes.") from None
+    series = _Series(experiments, seeds, folder, data_dir, jobs)
     if len(experiments) == 1:
-        _run_seeds(experiments[0], seeds, folder, data_dir, as_json)
+        _run_seeds(series, as_json)
     else:
-        _compare(experiments, seeds, folder, data_dir, as_json)
+        _compare(series, as_json)
 
 
-def _run_seeds(experiment: Experiment, seeds: int, folder: RunDir, data_dir: Path | None, as_json: bool) -> None:
-    with _kept(folder):
-        results = _all_seeds(experiment, seeds, folder, folder, data_dir, [experiment])
+def _run_seeds(series: _Series, as_json: bool) -> None:
+    folder, seeds = series.folder, series.seeds
+    with together(folder) as processes, _kept(folder):
+        refuse_failures(_side_by_side(series), seeds, to_go_on(folder))
+        results = _all_seeds(series, series.experiments[0], processes)
     value = over_seeds(results)
     if seeds > 1:
         folder.write_json("result.json", value)
@@ -157,7 +208,7 @@ def _run_seeds(experiment: Experiment, seeds: int, folder: RunDir, data_dir: Pat
 
 
 def _kept(folder: RunDir) -> AbstractContextManager[None]:
-    return kept(folder, lambda: f"Interrupted; what was done is kept. Go on with: hush run --resume {folder.path}")
+    return kept(folder, lambda: f"Interrupted; what was done is kept. Go on with: {to_go_on(folder)}")
 
 
 def _each_by_itself(models: int) -> None:
@@ -165,30 +216,27 @@ def _each_by_itself(models: int) -> None:
         print(f"The epsilon is that of each run; publishing all {models} models costs more.")
 
 
-def _all_seeds(
-    experiment: Experiment, seeds: int, top: RunDir, folder: RunDir, data_dir: Path | None, all_of_it: list[Experiment]
-) -> list[Result]:
-    """One run a seed; a run that is already complete is read back instead of repeated. `top` is what to resume from."""
-    results, name = [], experiment.method.name
-    for i in range(seeds):
-        config = replace(experiment.config, seed=experiment.config.seed + i)
-        place = folder if seeds == 1 else RunDir(folder.path / f"seed-{config.seed}")
+def _all_seeds(series: _Series, experiment: Experiment, processes: Processes | None) -> list[Result]:
+    """One run a seed; a run that is already complete is read back instead of repeated."""
+    results = []
+    for job in series.of(experiment):
+        place = RunDir(job.folder)
         if place.finished:
             results.append(_complete(place))
             continue
-        own = replace(experiment, config=config)
-        ready = own.set_up(own.task(data_dir))
-        if not top.started:  # everything was checked: from here on there is something to resume
-            top.write_json("config.json", _config(all_of_it, seeds, data_dir))
-        results.append(_one(ready, place, name if seeds == 1 else f"{name} seed {config.seed}"))
+        own = replace(experiment, config=job.config)
+        task = own.task(series.data_dir)
+        told_to_set_up(processes, own, task.name, series.data_dir)
+        ready = own.set_up(task)
+        ready = ready if processes is None else led(ready, processes)
+        series.begin()
+        results.append(_one(ready, place, job.label))
     return results
 
 
 def _one(ready: Run, folder: RunDir, label: str) -> Result:
     """One run with its progress bar and its page; what speaks against it is said before it begins."""
-    plan, delta = ready.privacy.plan, ready.privacy.delta
-    told = warnings_of(plan, delta) if plan is not None and delta is not None else ()
-    for line in (*told, *_one_row(ready.config), *_planned_losses(ready), *_little_room(ready)):
+    for line in notes_of(ready):
         say(f"note: {line}")
     with round_progress() as progress:
         bar = progress.add_task(label, total=ready.rounds, figures="")
@@ -206,28 +254,6 @@ def _complete(folder: RunDir) -> Result:
     return result
 
 
-def _planned_losses(ready: Run) -> Iterator[str]:
-    """What a secure sum was sized for, where losses make it dearer."""
-    if ready.privacy.federation is not None and ready.config.dropout:
-        terms = ready.privacy.federation.terms
-        lost, shares = terms.smallest - terms.fewest(terms.smallest), terms.honest_min
-        yield f"planned for the loss of {lost} of {terms.smallest} clients, so {shares} honest shares carry the noise (--tolerate)"
-
-
-def _little_room(ready: Run) -> Iterator[str]:
-    """A sum of more records than it was made for may wrap around, which nobody sees in it."""
-    local, sizes = ready.method.local, ready.data.task.records
-    if not isinstance(local, RecordGradients):
-        return
-    drawn = round(local.rate * float(sizes.float().mean()))
-    if drawn > MUCH_MORE * local.batch_size:
-        yield (
-            f"a client reads about {drawn:,} records a step, and the sum has room for {local.batch_size:,} of each: it may wrap "
-            f"around, and the model learn the less (--set batch_size={drawn}, with an lr {drawn / local.batch_size:.2g} times as "
-            "large for steps as long)"
-        )
-
-
 def _advance(progress: Any, bar: Any) -> Callable[[dict[str, Any]], None]:
     shown = ""
 
@@ -240,11 +266,6 @@ def _advance(progress: Any, bar: Any) -> Callable[[dict[str, Any]], None]:
     return on_round
 
 
-def _one_row(config: RunConfig) -> list[str]:
-    """That a row of the user's own table is one record, where nothing says whose it is."""
-    return [ONE_ROW] if config.unit == Unit.RECORD and dataset(config.data).own else []
-
-
 def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool) -> None:
     from hush.engines.estimate import estimate
 
@@ -253,7 +274,7 @@ def _dry_run(experiments: list[Experiment], data_dir: Path | None, as_json: bool
         task = e.task(data_dir)
         told = estimate(e.config, e.as_run(task.enrolled), task, e.cohort, _fresh_terms(e, task.train.count))
         rows.append(told | {"settings": dict(e.chosen)})
-    notes = [line for e, row in zip(experiments, rows, strict=True) for line in (*row["warnings"], *_one_row(e.config))]
+    notes = [line for e, row in zip(experiments, rows, strict=True) for line in (*row["warnings"], *one_row(e.config))]
     for line in dict.fromkeys(notes):
         say(f"note: {line}")
     if as_json:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hush.cli.console import figure, print_figures, print_json, round_progress
+from hush.cli.console import figure, print_figures, print_json, round_progress, say
 from hush.cli.folders import done, kept, new_folder, picture
 from hush.cli.interrupt import stop_if_heard
 from hush.cli.options import RunFlags, takes_flags
 from hush.config import RunConfig
+from hush.engines.jobs import Ask, Done, Failed, Note, SideBySide
 from hush.engines.rundir import RunDir
 from hush.errors import DataError, HushError, UsageError
 from hush.plugins import shown
 from hush.privacy.guarantee import at_least
 from hush.report.tuning_picture import tuning_figure
 from hush.tuning.asked import Asked
-from hush.tuning.study import Trial, Tuning, refuse_without_optuna, so_far
+from hush.tuning.study import Player, Trial, Tuning, play, refuse_without_optuna, so_far
 from hush.tuning.study import tune as search_on
 
 STUDY = "study.db"
@@ -55,8 +60,9 @@ def tune(
         if flags.seeds != 1 or flags.dry_run:
             raise UsageError("A search has one seed and no dry run: leave --seeds and --dry-run to hush run.")
         config = flags.asked(method)
-        count, place = _TRIALS if trials is None else trials, flags.data_dir.resolve() if flags.data_dir else None
-        asked = Asked.of(config, search or [], tuning_data, accounted, trials=count, pruning=pruning, data_dir=place)
+        place = flags.data_dir.resolve() if flags.data_dir else None
+        more: dict[str, Any] = {"trials": _TRIALS if trials is None else trials, "pruning": pruning, "jobs": flags.jobs}
+        asked = Asked.of(config, search or [], tuning_data, accounted, data_dir=place, **more)
         folder = RunDir(flags.out or new_folder(f"tune-{shown(config.method)}"))
         _refuse_another(folder, asked)
     found = _search(asked, folder)
@@ -75,7 +81,11 @@ def _search(asked: Asked, folder: RunDir) -> Tuning:
         made = f"Interrupted after {len(found.history)} of {asked.trials} trials.{best}"
         return f"{made} Go on with: hush tune --resume {folder.path}"
 
-    with kept(folder, interrupted, lambda: () if so_far(study).history else (STUDY,)), round_progress() as progress:
+    with (
+        kept(folder, interrupted, lambda: () if so_far(study).history else (STUDY,)),
+        round_progress() as progress,
+        _players(asked) as player,
+    ):
         made = len(so_far(study).history)
         bar = progress.add_task(f"tuning {asked.config.method}", total=asked.trials, completed=made, figures="")
 
@@ -93,7 +103,44 @@ def _search(asked: Asked, folder: RunDir) -> Tuning:
             study=study,
             on_round=lambda _: stop_if_heard(),
             on_trial=on_trial,
+            jobs=asked.jobs,
+            player=player,
         )
+
+
+@contextmanager
+def _players(asked: Asked) -> Iterator[Player | None]:
+    """Processes that play trials side by side; None where there is one at a time."""
+    if asked.jobs < 2:
+        yield None
+        return
+    same, said = json.dumps(_config(asked)), set[str]()
+    with SideBySide(_play, asked.jobs) as others:
+
+        def player(proposed: Sequence[Mapping[str, Any]], heard: Callable[[int, Any], Any]) -> Iterator[tuple[int, Done | Failed]]:
+            def answer(number: int, told: Any) -> Any:
+                if not isinstance(told, Note):
+                    return heard(number, told)
+                if told.text not in said:
+                    say(f"note: {told.text}")
+                said.add(told.text)
+                return None
+
+            return others.each([(same, dict(settings)) for settings in proposed], answer)
+
+        yield player
+
+
+def _play(piece: tuple[str, dict[str, Any]], ask: Ask) -> dict[str, Any]:
+    """One trial, in a process of its own."""
+    same, settings = piece
+    return play(_as_asked(same).begin, settings, ask)
+
+
+@lru_cache(maxsize=1)
+def _as_asked(same: str) -> Asked:
+    """Its data are read once."""
+    return _read(json.loads(same))
 
 
 def _tell(asked: Asked, found: Tuning, folder: RunDir, as_json: bool) -> None:
@@ -125,7 +172,7 @@ def _tell(asked: Asked, found: Tuning, folder: RunDir, as_json: bool) -> None:
 
 def _config(asked: Asked) -> dict[str, Any]:
     """What `--resume` reads."""
-    keys = ("search", "trials", "pruning", "tuning_data", "accounted")
+    keys = ("search", "trials", "pruning", "tuning_data", "accounted", "jobs")
     place = str(asked.data_dir) if asked.data_dir else None
     own = {key: getattr(asked, key) for key in keys} | {"search": list(asked.search), "data_dir": place}
     return {"tune": own | {"run": asked.config.to_dict()}}
@@ -135,17 +182,20 @@ def _begun(folder: RunDir, trials: int | None) -> Asked:
     """The search that a folder holds; more trials may be asked for."""
     if not folder.path.is_dir():
         raise UsageError(f"There is no run directory {folder.path}.")
-    kept = folder.read_json("config.json")
     try:
-        own = dict(kept["tune"])
-        config = RunConfig.read(own.pop("run"), f" in {folder.path / 'config.json'}")
-        own |= {
-            "data_dir": Path(own["data_dir"]) if own["data_dir"] else None,
-            "trials": own["trials"] if trials is None else trials,
-        }
-        return Asked.of(config, **own)
+        return _read(folder.read_json("config.json"), trials, f" in {folder.path / 'config.json'}")
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{folder.path / 'config.json'} is not what hush tune writes.") from None
+
+
+def _read(kept: dict[str, Any], trials: int | None = None, of: str = "") -> Asked:
+    own = dict(kept["tune"])
+    config = RunConfig.read(own.pop("run"), of)
+    own |= {
+        "data_dir": Path(own["data_dir"]) if own["data_dir"] else None,
+        "trials": own["trials"] if trials is None else trials,
+    }
+    return Asked.of(config, **own)
 
 
 def _refuse_another(folder: RunDir, asked: Asked) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,6 +73,22 @@ class Recorder:
         if self.latest is None or self.latest[0] is not x or self.latest[1] != x._version:
             self.latest = (x, x._version, _finite_sum(x))
         return self.latest[2]
+
+    def seen(self) -> tuple[Any, ...]:
+        """What it saw of clients, in the main memory."""
+        sums = ({i: x.cpu() for i, x in some.items()} for some in (self.before, self.after))
+        lists = ([x.cpu() for x in some] for some in (self.clip_norms, self.update_norms, self.losses))
+        return (*sums, *lists, self.clip)
+
+    def join(self, seen: tuple[Any, ...], place: torch.device) -> None:
+        """Other clients of the same round, whom another process saw."""
+        before, after, *lists, clip = seen
+        for own, sums in ((self.before, before), (self.after, after)):
+            for i, x in sums.items():
+                own[i] = own.get(i, 0) + x.to(place)
+        for some, more in zip((self.clip_norms, self.update_norms, self.losses), lists, strict=True):
+            some += [x.to(place) for x in more]
+        self.clip = min(self.clip, clip)
 
     @property
     def train_loss(self) -> float | None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hush.core import LocalUpdate
+from hush.engines.beside import beside
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
 
@@ -30,11 +31,11 @@ def parse_bytes(text: str) -> int:
 
 def allowed_bytes(memory: str | None, device: torch.device) -> int:
     """As it was said; or 512 MiB on a CPU, where small chunks stay near the cache (measured: 10 ms a step at 10 clients, 14 at
-    40), and 60% of a GPU."""
+    40), and 60% of a GPU, or of its part of one."""
     if memory is not None:
         return parse_bytes(memory)
     if device.type == "cuda":
-        return int(0.6 * torch.cuda.get_device_properties(device).total_memory)
+        return int(0.6 * torch.cuda.get_device_properties(device).total_memory / beside().on_one_gpu)
     return 2**29
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,8 @@ from hush.engines.diagnostics import Recorder, client_spread, watched
 from hush.engines.federation import Remote
 from hush.engines.judge import is_judged, judge
 from hush.engines.run import Run, Snapshot
-from hush.engines.summing import Summed, plain_sum, read_ahead, secure_sum
+from hush.engines.sharded import Share
+from hush.engines.summing import Summed, all_rows, plain_sum, read_ahead, secure_sum
 from hush.errors import Diverged
 from hush.privacy.ledger import DrawnBefore
 from hush.privacy.plan import is_private
@@ -38,6 +40,17 @@ def play_round(run: Run, now: Snapshot, charge: Pay | None = None) -> tuple[Snap
     except DrawnBefore as why:
         warnings.warn(f"{str(why).capitalize()}: it is drawn afresh, and charged again.", stacklevel=2)
         return _play_round(run.drawing(Secret.fresh(), secure=True), now, charge)
+
+
+def play_share(run: Run, share: Share) -> None:
+    """A round's work in a process that helps another one: train some of the cohort, and send what they send."""
+    run, recorder = run.drawing(Secret(share.key)), Recorder(share.rnd.cohort)
+    method = watched(run.method, recorder) if run.config.diagnostics else run.method
+    work = (run, method, share.params, share.ids, share.rnd, share.public, recorder)
+    if share.rows:
+        deque(all_rows(*work), maxlen=0)
+    else:
+        plain_sum(*work)
 
 
 def _cohort(run: Run, now: Snapshot) -> tuple[Tensor, State]:

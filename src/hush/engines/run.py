@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from hush.cohort import Cohort
 from hush.config import RunConfig
 from hush.core import Method, Round, Server, State, scope, within
+from hush.engines.beside import beside
 from hush.engines.federation import AmortisedFederation, Federation, Remote
 from hush.errors import UsageError
 from hush.local.flat import FlatModel
@@ -19,6 +21,9 @@ from hush.privacy.vocabulary import Enrolled, Plan
 from hush.random import derive
 from hush.secret import Secret
 from hush.tasks.task import Clients, Examples, Task
+
+if TYPE_CHECKING:  # with torch.distributed, which one process does without
+    from hush.engines.processes import Processes
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,8 @@ class Run:
     rounds: int
     """How many there will be: those that were asked for, or fewer where a budget ends before."""
     chunk: int
+    processes: Processes | None = None
+    """Where several train the cohort: all of them."""
 
     def round(self, index: int) -> Round:
         return Round(index, derive(self.config.seed, 1, index), self.cohort.size)
@@ -154,4 +161,8 @@ def pick_device(name: str) -> torch.device:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"Hush does not run on a device '{name}': choose auto, cpu or cuda.")
+    if device.type == "cuda" and beside().count > 1:
+        if device.index is not None:
+            raise UsageError(f"Each of several processes takes a GPU of its own: write --device cuda, not {name}.")
+        torch.cuda.set_device(beside().gpu)
     return device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from itertools import count, islice
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from hush.engines.federation import MOMENTS, AmortisedFederation, Federation
 from hush.engines.memory import chunks_at_once
 from hush.engines.mixing import refuse_mixed_records, refuse_mixed_rows, refuse_mixed_training
 from hush.engines.run import Run, Snapshot
+from hush.engines.sharded import added_up, hand_out, is_mine, of_all, share_of
 from hush.engines.threads import at_once
 from hush.errors import NoGuarantee, UsageError
 from hush.local.flat import FlatModel
@@ -50,10 +51,19 @@ def plain_sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round,
     """In float64, or in integers."""
     message = run.method.uplink(run.data.learner.dim)
     kind = torch.int64 if message.integer else torch.float64
+    hand_out(run, params, ids, rnd, public)
     total = torch.zeros(message.summed, dtype=kind, device=params.device)
     for _, encoded, keys in _contributions(run, method, params, ids, rnd, public, recorder):
         total += rows.total(method.pipeline.unpack(encoded, rnd, keys, public), kind)
-    return total
+    return added_up(run, total, recorder)
+
+
+def all_rows(
+    run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round, public: Public, recorder: Recorder
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Chunks of clients and what they send, where somebody adds it up who asks for each by itself."""
+    hand_out(run, params, ids, rnd, public, rows=True)
+    yield from of_all(run, _contributions(run, method, params, ids, rnd, public, recorder), recorder)
 
 
 def secure_sum(
@@ -85,7 +95,7 @@ def secure_sum(
             charges, paid = pay(None), True
         there, chosen = secure.training, set(ids.tolist())
         training = torch.tensor([i for i in there if i in chosen], dtype=torch.int64)
-        for part, encoded, _ in _contributions(run, method, now.params, training, rnd, public, recorder):
+        for part, encoded in all_rows(run, method, now.params, training, rnd, public, recorder):
             secure.send(part.tolist(), encoded)
         for others, noise in _noise_alone(run, [i for i in there if i not in chosen], rnd):
             secure.send(others, noise)
@@ -106,7 +116,7 @@ def _contributions(
     message = run.method.uplink(run.data.learner.dim)
     untried = run.privacy.plan is not None and rnd.index == 0
     ids = ids.cpu()
-    if untried and (two := _two_with_data(run, ids)) is not None:
+    if untried and is_mine(run, 0) and (two := _two_with_data(run, ids)) is not None:
         refuse_mixed_training(run, params, two, rnd, public)
 
     def contribute(part: Tensor, learner: FlatModel) -> tuple[Tensor, Shard, Tensor, Tensor, Trained]:
@@ -182,15 +192,17 @@ def _chunks(run: Run, ids: Tensor) -> Iterator[Tensor]:
     """
     ids = ids[run.data.train.sizes[ids].argsort(descending=True, stable=True)]
     if not run.privacy.apart:
+        ids = share_of(run, ids)
         yield from torch.split(ids, run.chunk) if len(ids) else ()
         return
-    queues: dict[int, dict[int, list[int]]] = {}
+    queues, passes = dict[int, dict[int, list[int]]](), count()
     for client, kind in zip(ids.tolist(), run.method.local.size_class(run.data.train.sizes[ids]).tolist(), strict=True):
         queues.setdefault(kind, {}).setdefault(client % run.chunk, []).append(client)
     for slots in queues.values():
         for turn in range(max(map(len, slots.values()))):
-            numbers = [slots[slot][turn] if turn < len(slots.get(slot, ())) else -1 for slot in range(run.chunk)]
-            yield torch.tensor(numbers, device=ids.device)
+            if is_mine(run, next(passes)):
+                numbers = [slots[slot][turn] if turn < len(slots.get(slot, ())) else -1 for slot in range(run.chunk)]
+                yield torch.tensor(numbers, device=ids.device)
 
 
 def _refuse_neighbours(

@@ -44,6 +44,7 @@ class Asked:
     tuning_data: str = "private"
     accounted: bool = False
     data_dir: Path | None = None
+    jobs: int = 1
 
     @staticmethod
     def of(config: RunConfig, search: list[str], tuning_data: str, accounted: bool, **more: Any) -> Asked:
@@ -66,6 +67,8 @@ class Asked:
             raise NoGuarantee(f"{method.name} adds no noise, so no number covers its trials.", "Leave --accounted out.")
         if auto and not asked.has_random_mask:
             raise UsageError(f"ratio=auto is for masks of random coordinates (rand-k), which {method.name} does not have.")
+        if asked.jobs > 1 and config.ledger is not None:
+            raise UsageError("Trials on one ledger are charged one after the other, which --jobs cannot promise: leave --jobs out.")
         if asked.counts and config.ledger is not None and not keeps_the_plan(asked.space):
             raise NoGuarantee(
                 "What is searched shapes the trials' plans, so that later ones are chosen by earlier results: the figure of a "

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hush.engines.jobs import Done, Failed, Note
 from hush.engines.run import Run
 from hush.engines.simulation import OnRound, train
 from hush.errors import DataError, HushError, UsageError
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 Begin = Callable[[dict[str, Any]], Run]
 """A run that is set up with the settings proposed, and not trained."""
+Say = Callable[[Any], Any]
+Player = Callable[[Sequence[Mapping[str, Any]], Callable[[int, Any], Any]], Iterator[tuple[int, Done | Failed]]]
+"""Plays trials of the settings proposed, and gives what came of each as it ends."""
 
 _STEPS = 10
 """Trials are compared by tenths of their training: they may have different rounds."""
@@ -88,6 +94,8 @@ def tune(
     study: Path | str | None = None,
     on_round: OnRound | None = None,
     on_trial: Callable[[Tuning], None] | None = None,
+    jobs: int = 1,
+    player: Player | None = None,
 ) -> Tuning:
     """Try settings of `space` and keep those of the best validation accuracy; no trial sees the test examples.
 
@@ -102,7 +110,10 @@ def tune(
         study: a file to keep trials in; a search found there goes on.
         on_round: called with each round's record.
         on_trial: called with what was found after each trial.
+        jobs: how many are proposed at a time, by what was found before all of them.
+        player: runs them side by side (`hush tune --jobs`); by default they run here, one after the other.
     """
+    player = player or one_at_a_time(begin, on_round)
     if trials < 1:
         raise UsageError(f"trials must be at least 1, not {trials}.")
     if not space:
@@ -115,10 +126,12 @@ def tune(
             found.enqueue_trial(start)
         tuning = _tuning(found)
         while len(tuning.history) < trials:
-            _put_untried(found, space, seed)
-            found.sampler = optuna.samplers.TPESampler(seed=derive(seed, 31, len(tuning.history)) % 2**32)
-            trial = found.ask({key: _distribution(optuna, where) for key, where in space.items()})
-            _one(optuna, found, trial, begin, on_round)
+            begun = []
+            for number in range(len(tuning.history), min(len(tuning.history) + jobs, trials)):
+                _put_untried(found, space, seed)
+                found.sampler = optuna.samplers.TPESampler(seed=derive(seed, 31, number) % 2**32)
+                begun.append(found.ask({key: _distribution(optuna, where) for key, where in space.items()}))
+            _batch(optuna, found, begun, player)
             tuning = _tuning(found)
             if on_trial is not None:
                 on_trial(tuning)
@@ -133,8 +146,12 @@ def so_far(study: Path) -> Tuning:
         return _tuning(found)
 
 
-def _one(optuna: Any, study: optuna.Study, trial: optuna.Trial, begin: Begin, on_round: OnRound | None) -> None:
-    """One trial; whatever is wrong with its settings is a fact about them, not the end of the search."""
+class GivenUp(Exception):
+    """A trial that is worse than most at the same stage."""
+
+
+def play(begin: Begin, settings: Mapping[str, Any], say: Say, on_round: OnRound | None = None) -> dict[str, Any]:
+    """One trial, wherever it runs: what it found. `say` is told its plan before anything is released, and then how it comes on."""
     reached = 0
 
     def report(record: dict[str, Any]) -> None:
@@ -145,31 +162,76 @@ def _one(optuna: Any, study: optuna.Study, trial: optuna.Trial, begin: Begin, on
         if score is None or tenth <= reached or record["round"] == record["rounds"]:
             return
         reached = tenth
-        trial.report(score, tenth)
-        if trial.should_prune():
-            raise optuna.TrialPruned
+        if say(("score", score, tenth)):
+            raise GivenUp
+
+    run = begin(_tidy(settings))
+    config = replace(run.config, track_test=False, diagnostics=False)
+    run = replace(run, data=replace(run.data, test=None), config=config)
+    if run.data.validation is None:
+        raise UsageError("A search chooses by validation examples, and the task has none: hold some out (--validation N).")
+    say(("plan", plan_to_dict(run.privacy.plan) if run.privacy.plan is not None else None))
+    try:
+        result = train(run, on_round=report)
+    except GivenUp:
+        return {}
+    last = result.history[-1]
+    score = _score(last)
+    if result.stopped is not None or score is None:
+        raise UsageError(f"It stopped early, {result.stopped}." if result.stopped else "It has no validation figure.")
+    figures = {"accuracy": last["validation_accuracy"], "loss": last["validation_loss"]}
+    return figures | {"epsilon": result.epsilon, "delta": result.delta, "score": score}
+
+
+def one_at_a_time(begin: Begin, on_round: OnRound | None = None) -> Player:
+    """Trials in this process."""
+
+    def each(proposed: Sequence[Mapping[str, Any]], heard: Callable[[int, Any], Any]) -> Iterator[tuple[int, Done | Failed]]:
+        for number, settings in enumerate(proposed):
+            try:
+                yield number, Done(play(begin, settings, partial(heard, number), on_round))
+            except HushError as error:
+                yield number, Failed(str(error))
+
+    return each
+
+
+def _batch(optuna: Any, study: optuna.Study, trials: list[optuna.Trial], player: Player) -> None:
+    """Some trials, of which none is chosen or given up by what another finds. Whatever is wrong with settings is a fact about
+    them, not the end of the search."""
+    came: dict[int, Done | Failed] = {}
+    begun: dict[int, float] = {}
+
+    def heard(number: int, said: Any) -> bool:
+        if isinstance(said, Note):
+            return False
+        if said[0] == "plan":
+            begun[number] = time.monotonic()
+            trials[number].set_user_attr("plan", said[1])
+            return False
+        trials[number].report(*said[1:])
+        return bool(trials[number].should_prune())
 
     try:
-        run = begin(_tidy(trial.params))
-        config = replace(run.config, track_test=False, diagnostics=False)
-        run = replace(run, data=replace(run.data, test=None), config=config)
-        if run.data.validation is None:
-            raise UsageError("A search chooses by validation examples, and the task has none: hold some out (--validation N).")
-        trial.set_user_attr("plan", plan_to_dict(run.privacy.plan) if run.privacy.plan is not None else None)
-        result = train(run, on_round=report)
-        last = result.history[-1]
-        score = _score(last)
-        if result.stopped is not None or score is None:
-            raise UsageError(f"It stopped early, {result.stopped}." if result.stopped else "It has no validation figure.")
-        figures = {"accuracy": last["validation_accuracy"], "loss": last["validation_loss"]}
-        for key, value in (figures | {"epsilon": result.epsilon, "delta": result.delta}).items():
+        for number, outcome in player([trial.params for trial in trials], heard):
+            came[number] = outcome
+            trials[number].set_user_attr("seconds", time.monotonic() - begun.get(number, time.monotonic()))
+    finally:  # also what was found before Ctrl-C, in the order of the proposals
+        for number in sorted(came):
+            _tell(optuna, study, trials[number], came[number])
+
+
+def _tell(optuna: Any, study: optuna.Study, trial: optuna.Trial, came: Done | Failed) -> None:
+    if isinstance(came, Failed):
+        trial.set_user_attr("reason", came.why)
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    elif not came.value:
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+    else:
+        score = came.value.pop("score")
+        for key, value in came.value.items():
             trial.set_user_attr(key, value)
         study.tell(trial, score)
-    except optuna.TrialPruned:
-        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-    except HushError as error:
-        trial.set_user_attr("reason", str(error))
-        study.tell(trial, state=optuna.trial.TrialState.FAIL)
 
 
 def _score(record: Mapping[str, Any]) -> float | None:
@@ -278,7 +340,7 @@ def _trials(done: list[optuna.trial.FrozenTrial]) -> tuple[Trial, ...]:
             validation_loss=trial.user_attrs.get("loss"),
             epsilon=trial.user_attrs.get("epsilon"),
             delta=trial.user_attrs.get("delta"),
-            seconds=trial.duration.total_seconds() if trial.duration else 0.0,
+            seconds=trial.user_attrs.get("seconds", trial.duration.total_seconds() if trial.duration else 0.0),
             reason=trial.user_attrs.get("reason"),
             plan=plan_from_dict(trial.user_attrs["plan"]) if trial.user_attrs.get("plan") else None,
             score=trial.value if trial.state.name == "COMPLETE" and trial.value is not None else -math.inf,
