@@ -90,6 +90,8 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
         sent=now.sent + summed.sent,
         received=now.received + summed.received,
         begun=max(now.begun, summed.begun),
+        computed=now.computed + recorder.worked[0],
+        own=now.own + recorder.worked[1],
         train_loss=recorder.train_loss if recorder.losses and run.config.diagnostics else now.train_loss,
     )
     now, record = judge(run, now)

@@ -146,6 +146,8 @@ def _contributions(
             there = (part >= 0).to(encoded.device)
             encoded, keys, trained = encoded[there], keys[there], _some(trained, there)
         recorder.trained(trained.updates, trained.losses)
+        if run.config.diagnostics:
+            recorder.work.append(run.method.local.work(data.size.cpu(), run.privacy.apart))
         yield part[part >= 0], encoded, keys
 
 

@@ -27,7 +27,7 @@ class Overlap(NamedTuple):
 def overlap(train: Clients, parts: Mapping[str, Tensor]) -> Overlap:
     """`train` against the inputs of examples that are nobody's."""
     every = -(-train.total // _SAMPLE)
-    own = [x[(-first) % every :: every] for first, (x, _) in train.pieces()] if every > 1 else [x for _, (x, _) in train.pieces()]
+    own = [x[(-first) % every :: every].clone() for first, (x, _) in train.pieces()]  # a view would keep the whole piece
     wanted = {name: row_marks(x) for name, x in parts.items()}
     sample = torch.cat([row_marks(x) for x in own])
     marks = torch.unique(torch.cat([sample, *wanted.values()]))
