@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -35,8 +36,8 @@ class Recorder:
     clip_norms: list[Tensor] = field(default_factory=list)
     update_norms: list[Tensor] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
-    work: list[tuple[int, int] | None] = field(default_factory=list)
-    """Of each chunk: `LocalUpdate.work`."""
+    work: list[Callable[[], tuple[int, int] | None]] = field(default_factory=list)
+    """Of each chunk: `LocalUpdate.work`, asked for when the round is over, since it waits for the device."""
     clip: float = math.inf
     figures: dict[str, float | int | None] = field(default_factory=dict)
     latest: tuple[Tensor, int, Tensor] | None = None
@@ -83,8 +84,8 @@ class Recorder:
     @property
     def worked(self) -> tuple[int, int]:
         """Examples that were computed, and those that were clients' own; none where it is not known."""
-        known = [work for work in self.work if work is not None]
-        return (sum(all for all, _ in known), sum(own for _, own in known)) if len(known) == len(self.work) else (0, 0)
+        known = [found for work in self.work if (found := work()) is not None]
+        return (sum(every for every, _ in known), sum(own for _, own in known)) if len(known) == len(self.work) else (0, 0)
 
     @property
     def not_finite(self) -> int:

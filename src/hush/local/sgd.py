@@ -119,6 +119,7 @@ class Sgd(LocalUpdate):
 
     def work(self, sizes: Tensor, slots: bool) -> tuple[int, int]:
         """Batches as wide as the widest; in slots as many for each client as for the one with the most."""
+        sizes = sizes.cpu()
         steps, per_epoch = self.steps_of(sizes), _batches(sizes, self.batch_size).clamp_min(1)
         largest = max(sizes.tolist(), default=0)
         width = batch_width(largest, self.batch_size) if slots else min(self.batch_size, largest)
