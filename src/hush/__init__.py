@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hush.privacy.vocabulary import Enrolled
     from hush.tasks.build import load_task
     from hush.tasks.columns import Columns
+    from hush.tasks.stored import Stored
     from hush.tasks.task import Clients, Examples, Task
     from hush.tuning import tune
 
@@ -36,6 +37,7 @@ _HOMES = {
     "privacy.vocabulary": ("Enrolled",),
     "tasks.build": ("load_task",),
     "tasks.columns": ("Columns",),
+    "tasks.stored": ("Stored",),
     "tasks.task": ("Clients", "Examples", "Task"),
     "tuning.study": ("tune",),
 }
@@ -66,6 +68,7 @@ __all__ = [
     "Round",
     "SecretParticipation",
     "SecureSum",
+    "Stored",
     "Task",
     "Transform",
     "UsageError",

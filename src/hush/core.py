@@ -462,6 +462,13 @@ class LocalUpdate:
         """How many steps clients of these sizes make in a round, in those that `shortened` counts."""
         return sizes.new_ones(sizes.shape)
 
+    def work(self, sizes: Tensor, slots: bool) -> tuple[int, int] | None:
+        """Examples that clients of these sizes, side by side, compute in a round, and how many of them are their own.
+
+        The others are padding, or of clients that wait (`Shard.slots`). None where that is not known.
+        """
+        return None
+
     def size_class(self, sizes: Tensor) -> Tensor:
         """Clients of one class train in tensors of one shape (`Shard.slots`): a function of each one's own size and of settings."""
         return sizes

@@ -113,7 +113,7 @@ def test_a_run_takes_the_data_sets_flags(capsys: pytest.CaptureFixture[str], tmp
     code, out, _ = hush(capsys, *common, "--test-examples", "100", "--out", str(tmp_path / "b"))
     assert code == 0
     result = json.loads(out)
-    assert result["un_noised"] == ["train_loss"]
+    assert result["un_noised"] == ["train_loss", "wasted_work"]
     assert result["per_client"] is None
     assert any("100 of 297" in note for note in result["notes"])
     code, _, err = hush(capsys, *common, "--evaluation", "klients", "--out", str(tmp_path / "c"))

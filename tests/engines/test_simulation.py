@@ -237,7 +237,7 @@ def test_a_run_writes_what_it_promises(tmp_path: Path) -> None:
     assert all(d["un_noised"] for d in details)
     assert result.train_loss is not None
     assert "train_loss" not in result.certificate()
-    assert result.certificate()["un_noised"] == ["train_loss"]
+    assert result.certificate()["un_noised"] == ["train_loss", "wasted_work"]
     with pytest.raises(UsageError, match="already holds a complete run"):
         hush.simulate(methods.fedavg(), make_task(), rounds=1, out=out)
 

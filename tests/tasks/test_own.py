@@ -62,7 +62,7 @@ def test_a_csv_with_a_client_column_trains_from_the_command_line(
     assert (result["data"], result["clients"], result["rounds"]) == ("visits", 6, 12)
     assert result["test_accuracy"] > 0.8
     assert result["test_metrics"]["auc"] > 0.9
-    assert result["un_noised"] == ["train_loss"]  # the test table names no client
+    assert result["un_noised"] == ["train_loss", "wasted_work"]  # the test table names no client
     monkeypatch.chdir("/")
     code, out, _ = command(capsys, "run", "--resume", str(tmp_path / "run"), "--json")
     assert code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -22,10 +23,13 @@ from hush.engines.conclude import clip_of
 from hush.errors import NoGuarantee, UsageError
 from hush.privacy.plan import needs_noise, plan_of, with_noise
 from hush.privacy.record_plan import has_own_noise
+from hush.tasks.stored import Stored
 from hush.tasks.task import Task
 
 _ENTRIES = 4_000_000
 """Clients times entries of a stage: what a round of it costs."""
+_FEW = 256
+"""Clients of a population on disk that a training with canaries takes."""
 
 
 SCENES = (Scene(2, 1.0, 20_000), Scene(10, 0.3, 10_000))
@@ -61,6 +65,8 @@ def audit(
     """
     if not isinstance(method, Method):
         raise UsageError(f"An audit takes a hush.Method, such as hush.methods.dp_fedavg(), not {method!r}.")
+    if task is not None and isinstance(task.train, Stored):  # a training with canaries is one in memory
+        task = replace(task, clients=task.train.some(torch.arange(min(task.train.count, _FEW))).in_memory())
     if cohort is not None and not isinstance(cohort, Cohort):
         raise UsageError(f"cohort is the kind that is claimed, such as hush.Poisson(10), not {cohort!r}.")
     if needs_noise(method):

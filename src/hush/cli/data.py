@@ -87,6 +87,7 @@ def show(
     """A picture of who would hold what: each client's labels, and how many examples it has."""
     from hush.report.partition_picture import partition_figure, summary
     from hush.tasks.build import load_task
+    from hush.tasks.stored import Stored
 
     entry = dataset(name)
     spec = partition or entry.partition
@@ -95,6 +96,8 @@ def show(
     task = load_task(
         name, clients=clients, split=spec, validation=validation, public=public, evaluation=evaluation, seed=seed, folder=folder
     )
+    if isinstance(task.train, Stored):
+        raise UsageError(f"{entry.name} lies on disk, and the picture is of clients in memory: on_disk = false, if they fit in.")
     told: dict[str, Any] = {"data": entry.name, "partition": spec, "seed": seed} | summary(task.train)
     count = task.train.count
     title = f"{entry.name}: {told['examples']:,} examples, {spec} over {count:,} clients, seed {seed}"

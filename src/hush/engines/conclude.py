@@ -7,6 +7,7 @@ from typing import Any
 from hush.cohort import Cohort, sampling_name
 from hush.config import RunConfig
 from hush.core import Method, State, within
+from hush.engines.diagnostics import wasted
 from hush.engines.evaluate import evaluate
 from hush.engines.federation import AmortisedFederation, Remote
 from hush.engines.fingerprint import device_name
@@ -84,6 +85,7 @@ def _judged(run: Run, now: Snapshot, history: History) -> dict[str, Any]:
         "per_client": figures.per_client,
         "clients_accuracy": score_of_clients(run.method, now.state),
         "train_loss": now.train_loss if run.config.diagnostics else None,
+        "wasted_work": wasted(now.computed, now.own),
         "validation_accuracy": next((r.get("validation_accuracy") for r in reversed(history)), None),
         "validation_metrics": next((r["validation_metrics"] for r in reversed(history) if r.get("validation_metrics")), {}),
     }

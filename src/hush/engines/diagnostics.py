@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +37,8 @@ class Recorder:
     clip_norms: list[Tensor] = field(default_factory=list)
     update_norms: list[Tensor] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
+    work: list[Callable[[], tuple[int, int] | None]] = field(default_factory=list)
+    """Of each chunk: `LocalUpdate.work`, asked for when the round is over, since it waits for the device."""
     clip: float = math.inf
     figures: dict[str, float | int | None] = field(default_factory=dict)
     latest: tuple[Tensor, int, Tensor] | None = None
@@ -96,6 +99,12 @@ class Recorder:
         return float(losses.mean()) if len(losses) else None
 
     @property
+    def worked(self) -> tuple[int, int]:
+        """Examples that were computed, and those that were clients' own; none where it is not known."""
+        known = [found for work in self.work if (found := work()) is not None]
+        return (sum(every for every, _ in known), sum(own for _, own in known)) if len(known) == len(self.work) else (0, 0)
+
+    @property
     def not_finite(self) -> int:
         """Clients that returned NaN or infinity."""
         norms = _joined(self.update_norms)
@@ -108,6 +117,7 @@ class Recorder:
             "participants": len(norms),
             "not_finite": self.not_finite,
             "train_loss": self.train_loss,
+            "wasted_work": wasted(*self.worked),
             "median_update_norm": _median(norms),
             "clip": self.clip if math.isfinite(self.clip) else None,
             "median_norm_at_clip": _median(entering),
@@ -162,6 +172,11 @@ class Watched(Transform):
 
     def room(self, after: float | None, public: Public) -> float | None:
         return self.part.room(after, public)
+
+
+def wasted(computed: int, own: int) -> float | None:
+    """The share of what was computed that is padding, or of clients that wait for others."""
+    return 1 - own / computed if computed else None
 
 
 def watched(method: Method, recorder: Recorder) -> Method:

@@ -25,6 +25,7 @@ from hush.random import keys_of
 from hush.secagg.terms import Terms
 from hush.secret import Secret
 from hush.tasks.persons import by_person, grouped
+from hush.tasks.stored import Stored
 from hush.tasks.task import Clients, Examples, Task, whole
 from hush.transforms import Discretize, TopK
 from hush.transforms.votes import Votes
@@ -80,7 +81,8 @@ def _made_of_zeros(config: RunConfig, task: Task) -> Placed:
     held = {"public": None if public is None else Examples(torch.zeros_like(public.x), torch.zeros_like(public.y))}
     apart = config.secure or config.noise_mode == "secure"
     clients = Clients(x, y, torch.tensor([many]), torch.arange(many))
-    learner, clients, held = past_frozen_layers(learner, clients, held, apart)
+    if not isinstance(train, Stored):
+        learner, clients, held = past_frozen_layers(learner, clients, held, apart)
     zeros = held["public"]
     server = Server(learner, None if zeros is None else whole(zeros))
     if task.by_person:

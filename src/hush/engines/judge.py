@@ -79,7 +79,7 @@ def best_by(run: Run) -> str | None:
 
 def un_noised(run: Run) -> tuple[str, ...]:
     """The figures that no guarantee covers: of clients' own examples, and without noise. For simulation alone."""
-    names, task = ["train_loss"] if run.config.diagnostics else [], run.data.task
+    names, task = ["train_loss", "wasted_work"] if run.config.diagnostics else [], run.data.task
     for part in ("validation", "test"):
         if task.belongs_to_clients(part):
             names += [f"{part}_accuracy", f"{part}_loss", f"{part}_metrics"]

@@ -64,6 +64,8 @@ class Result:
     test_metrics: dict[str, float | None] = field(default_factory=dict)
     """What the task reports besides loss and accuracy, by name."""
     validation_metrics: dict[str, float | None] = field(default_factory=dict)
+    wasted_work: float | None = None
+    """The share of the examples computed that was padding, or of clients that waited for others: of their sizes, so un-noised."""
     per_client: dict[str, Any] | None = None
     """How unequally clients are served, where each has test examples of its own: mean, deviation, worst, worst tenth."""
     caveats: tuple[str, ...] = ()

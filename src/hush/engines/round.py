@@ -92,6 +92,7 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
             + ("" if is_private(run.method) else ", or choose a method that clips")
             + "."
         )
+    worked = recorder.worked
     now = replace(
         now,
         round=now.round + 1,
@@ -103,6 +104,8 @@ def _play_round(run: Run, now: Snapshot, charge: Pay | None) -> tuple[Snapshot, 
         sent=now.sent + summed.sent,
         received=now.received + summed.received,
         begun=max(now.begun, summed.begun),
+        computed=now.computed + worked[0],
+        own=now.own + worked[1],
         train_loss=recorder.train_loss if recorder.losses and run.config.diagnostics else now.train_loss,
     )
     now, record = judge(run, now)

@@ -113,6 +113,9 @@ class Snapshot:
     best: Tensor
     best_accuracy: float = -1.0
     train_loss: float | None = None
+    computed: int = 0
+    """Examples that were computed so far, and `own`, those of them that were clients' own; where diagnostics were asked for."""
+    own: int = 0
     seconds: float = 0.0
     charges: int = 0
     """Rounds that were paid for: more than `counted` where a round was drawn again."""
@@ -133,7 +136,8 @@ class Snapshot:
     def to_disk(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors = {"params": self.params, "best": self.best}
         tensors |= scope("state", self.state) | scope("cohort", self.cohort_state)
-        keys = ("round", "best_accuracy", "train_loss", "seconds", "charges", "aborted", "sent", "received", "begun")
+        counts = ("computed", "own", "charges", "aborted", "sent", "received", "begun")
+        keys = ("round", "best_accuracy", "train_loss", "seconds", *counts)
         return tensors, {k: json.dumps(getattr(self, k)) for k in keys}
 
     @staticmethod

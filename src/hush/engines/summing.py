@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import count, islice
 from typing import NamedTuple
 
@@ -117,7 +118,7 @@ def _contributions(
     untried = run.privacy.plan is not None and rnd.index == 0
     ids = ids.cpu()
     if untried and is_mine(run, 0) and (two := _two_with_data(run, ids)) is not None:
-        refuse_mixed_training(run, params, two, rnd, public)
+        refuse_mixed_training(run, params, two.to(params.device), rnd, public)
 
     def contribute(part: Tensor, learner: FlatModel) -> tuple[Tensor, Shard, Tensor, Tensor, Trained]:
         data, keys = clients_of(run, part, rnd)
@@ -156,6 +157,8 @@ def _contributions(
             there = (part >= 0).to(encoded.device)
             encoded, keys, trained = encoded[there], keys[there], _some(trained, there)
         recorder.trained(trained.updates, trained.losses)
+        if run.config.diagnostics:
+            recorder.work.append(partial(run.method.local.work, data.size, run.privacy.apart))
         yield part[part >= 0], encoded, keys
 
 

@@ -30,6 +30,9 @@ class Around(LocalUpdate):
     def shortened(self, steps: int) -> LocalUpdate:
         return replace(self, local=self.local.shortened(steps))
 
+    def work(self, sizes: Tensor, slots: bool) -> tuple[int, int] | None:
+        return self.local.work(sizes, slots)
+
     def size_class(self, sizes: Tensor) -> Tensor:
         return self.local.size_class(sizes)
 

@@ -158,6 +158,16 @@ class Sgd(LocalUpdate):
         """The same for so many batches only."""
         return replace(self, epochs=None, steps=steps)
 
+    def work(self, sizes: Tensor, slots: bool) -> tuple[int, int]:
+        """Batches as wide as the widest; in slots as many for each client as for the one with the most."""
+        sizes = sizes.cpu()
+        steps, per_epoch = self.steps_of(sizes), _batches(sizes, self.batch_size).clamp_min(1)
+        largest = max(sizes.tolist(), default=0)
+        width = batch_width(largest, self.batch_size) if slots else min(self.batch_size, largest)
+        batches = len(sizes) * max(steps.tolist(), default=0) if slots else int(steps.sum())
+        own = steps // per_epoch * sizes + (steps % per_epoch * self.batch_size).clamp_max(sizes)
+        return batches * width, int(own.sum())
+
     def size_class(self, sizes: Tensor) -> Tensor:
         """How wide its batches are, and whether it makes a single step, which takes a way of its own."""
         widths = [2 * batch_width(size, self.batch_size) for size in sizes.tolist()]

@@ -117,6 +117,11 @@ class Clients:
         for first in range(0, len(self.x), most):
             yield first, Examples(self.x[first : first + most], self.y[first : first + most])
 
+    def here_and_there(self, most: int) -> Examples:
+        """About so many examples at the most, of clients that lie far apart."""
+        every = max(1, -(-len(self.x) // most))
+        return Examples(self.x[::every], self.y[::every])
+
     def told(self) -> list[Tensor]:
         """What a fingerprint of these clients is made from."""
         return [self.x, self.y, self.sizes]

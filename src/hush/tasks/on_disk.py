@@ -138,15 +138,10 @@ def rows_of(frame: Frame, names: Sequence[str], ranges: Ranges) -> dict[str, Any
     """Some rows of a table, and of these columns alone."""
     if isinstance(frame, Mapping):
         return {name: _rows_of_array(frame[name], ranges) for name in names}
-    if hasattr(frame, "with_format"):  # a data set of Hugging Face's, which decodes images, too
-        index = np.concatenate([np.arange(a, b) for a, b in ranges])
-        got = frame.with_format("numpy", columns=list(names))[index]
-        return {name: np.require(got[name], requirements="W") for name in names}
+    if hasattr(frame, "with_format"):  # a data set of Hugging Face's
+        return {name: _of_hugging_face(frame, name, ranges) for name in names}
     if type(frame).__module__.startswith("pyarrow"):
-        import pyarrow
-
-        some = pyarrow.concat_tables([frame.select(list(names)).slice(a, b - a) for a, b in ranges])
-        return {name: _plain(some[name].combine_chunks(), name) for name in names}
+        return {name: _plain(_slices(frame, name, ranges), name) for name in names}
     raise UsageError(
         "Rows stay on disk in a dict of arrays (np.load(..., mmap_mode='r')), a pyarrow table or a data set of Hugging Face's, "
         f"not in {type(frame).__name__}: a data frame is in memory already (columns.clients)."
@@ -157,6 +152,28 @@ def _rows_of_array(column: Any, ranges: Ranges) -> NDArray[Any]:
     if isinstance(column, Column):
         return column.rows(ranges)
     return np.concatenate([np.asarray(column[a:b]) for a, b in ranges])
+
+
+def _slices(table: Any, name: str, ranges: Ranges) -> Any:
+    """Some rows of a column of Arrow's."""
+    import pyarrow
+
+    column = table.select([name])
+    return pyarrow.concat_tables([column.slice(a, b - a) for a, b in ranges])[name].combine_chunks()
+
+
+def _of_hugging_face(frame: Frame, name: str, ranges: Ranges) -> NDArray[Any]:
+    """As it lies in its Arrow files, or, where its rows were put in another order, row by row; pictures' files are decoded."""
+    from pyarrow import types
+
+    index = np.concatenate([np.arange(a, b) for a, b in ranges])
+    if getattr(frame, "_indices", None) is None:
+        column = _slices(frame.data.table, name, ranges)
+    else:
+        column = frame.with_format("arrow", columns=[name])[index][name].combine_chunks()
+    if types.is_struct(column.type):
+        return np.require(frame.with_format("numpy", columns=[name])[index][name], requirements="W")
+    return _plain(column, name)
 
 
 def _plain(array: Any, name: str) -> NDArray[Any]:

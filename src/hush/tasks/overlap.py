@@ -26,12 +26,10 @@ class Overlap(NamedTuple):
 
 def overlap(train: Clients, parts: Mapping[str, Tensor]) -> Overlap:
     """`train` against the inputs of examples that are nobody's."""
-    every = -(-train.total // _SAMPLE)
-    own = [x[(-first) % every :: every] for first, (x, _) in train.pieces()] if every > 1 else [x for _, (x, _) in train.pieces()]
-    wanted = {name: row_marks(x) for name, x in parts.items()}
-    sample = torch.cat([row_marks(x) for x in own])
+    own = train.here_and_there(_SAMPLE).x
+    wanted, sample = {name: row_marks(x) for name, x in parts.items()}, row_marks(own)
     marks = torch.unique(torch.cat([sample, *wanted.values()]))
-    glances = torch.unique(torch.cat([_glance(x) for x in (*own, *parts.values())]))
+    glances = torch.unique(torch.cat([_glance(x) for x in (own, *parts.values())]))
     low, high = torch.full_like(marks, train.count), torch.full_like(marks, -1)
     bounds = torch.cumsum(train.sizes.cpu(), 0)
     for first, (x, _) in train.pieces():

@@ -115,9 +115,12 @@ class Stored(Clients):
             yield first, Examples(*self.place(*piece))
             first += len(piece.x)
 
+    def here_and_there(self, most: int) -> Examples:
+        few = torch.arange(self.count)[:: max(1, -(-self.total // most))]
+        return Examples(*self.place(*self._examples(few.tolist())))
+
     def told(self) -> list[Tensor]:
-        few = torch.arange(self.count)[:: -(-self.count // _TOLD)]
-        return [*self._examples(few.tolist()), self.sizes, self.starts]
+        return [*self.here_and_there(_TOLD * self.total // self.count), self.sizes, self.starts]
 
     def placed(self, device: torch.device, place: Place) -> Stored:
         x, y = place(*self.like)
