@@ -25,9 +25,10 @@ from hush.plain import differing, plain
 from hush.plugins import running_only, shown
 from hush.privacy.accountant import account
 from hush.privacy.certificate import FORMAT, digest, has_old_skellam, proof_from_dict, proof_to_dict
+from hush.privacy.client_plan import server_plan
 from hush.privacy.guarantee import Unit
 from hush.privacy.ledger import Ledger
-from hush.privacy.plan import in_a_federation, server_plan
+from hush.privacy.plan import in_a_federation
 from hush.privacy.settle import Proof, as_charged, certify, settle_privacy
 from hush.privacy.vocabulary import Enrolled, Persons
 from hush.privacy.written import plan_from_dict

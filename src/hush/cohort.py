@@ -7,18 +7,18 @@ nobody outside knows who was drawn. `hush.privacy` reads the kind and its number
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from scipy import stats
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from hush.checks import keep_python_numbers
 from hush.core import State
 from hush.errors import UsageError
 from hush.names import pick
-from hush.secret import Secret
 from hush.settings import word
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hush.secret import Secret
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,7 @@ class Poisson(Cohort):
     """
 
     def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
-        coins = secret.coins("cohort", index, clients)
-        return torch.nonzero(coins < self.size / clients).flatten(), state
+        return (secret.coins("cohort", index, clients) < self.size / clients).nonzero().flatten(), state
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,7 @@ class SecretParticipation(Cohort):
         return float(rounds)
 
     def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
-        coins = secret.coins("cohort", index, clients)
-        return torch.nonzero(coins < self.size / clients).flatten(), state
+        return (secret.coins("cohort", index, clients) < self.size / clients).nonzero().flatten(), state
 
 
 @dataclass(frozen=True)
@@ -135,17 +133,21 @@ class Bounded(Cohort):
         return min(rounds, self.participations)
 
     def init(self, clients: int) -> State:
+        import torch
+
         return {"taken": torch.zeros(clients, dtype=torch.int64)}
 
     def expected_participations(self, rounds: int, clients: int) -> float:
         """E[min(participations, Binomial(rounds, size/clients))]."""
+        from scipy import stats
+
         counts = range(min(self.participations, rounds))
         return float(sum(stats.binom.sf(j, rounds, self.size / clients) for j in counts))
 
     def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
         taken = state["taken"]
         chosen = (secret.coins("cohort", index, clients) < self.size / clients) & (taken < self.participations)
-        return torch.nonzero(chosen).flatten(), {"taken": taken + chosen}
+        return chosen.nonzero().flatten(), {"taken": taken + chosen}
 
 
 @dataclass(frozen=True)
@@ -173,9 +175,13 @@ class Rotation(Cohort):
         return rounds / self.period(clients)
 
     def init(self, clients: int) -> State:
+        import torch
+
         return {"turn": torch.tensor(-1), "order": torch.arange(clients)}
 
     def draw(self, index: int, clients: int, state: State, secret: Secret) -> tuple[Tensor, State]:
+        import torch
+
         turn, place = divmod(index, self.period(clients))
         if int(state["turn"]) != turn:  # the order is kept: a run that goes on with another secret must not shuffle a turn anew
             state = {"turn": torch.tensor(turn), "order": secret.coins("rotation", turn, clients).argsort()}

@@ -61,6 +61,15 @@ def test_what_says_what_there_is_does_not_wait_for_pytorch(typed: list[str]) -> 
     assert done.stdout.endswith("loaded: set()\n"), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("asked", [["epsilon", "--noise", "1"], ["calibrate", "--epsilon", "4"]], ids=lambda asked: asked[0])
+def test_figures_of_clients_do_not_wait_for_pytorch(asked: list[str]) -> None:
+    program = (
+        "import sys; from hush.cli import main\ntry: main()\nexcept SystemExit as end: sys.exit(end.code or 'torch' in sys.modules)"
+    )
+    typed = [*asked, "--rounds", "3", "--cohort", "10", "--clients", "100"]
+    subprocess.run([sys.executable, "-c", program, *typed], capture_output=True, check=True)
+
+
 def test_the_list_that_is_kept_is_that_of_the_methods() -> None:
     assert json.loads(LISTED.read_text()) == listed(), "python -m hush.cli.lists writes it anew"
 

@@ -12,8 +12,9 @@ from hush.cohort import SecretParticipation
 from hush.core import Chain, Public, Round, State
 from hush.privacy.bounds import Bit, L2Ball
 from hush.privacy.claimed import claimed_by_dp_fedavg, claimed_by_fed_smp
+from hush.privacy.client_plan import server_plan
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.plan import needs_noise, server_plan, with_noise, with_secure_noise
+from hush.privacy.plan import needs_noise, with_noise, with_secure_noise
 from hush.privacy.theorems import Claim
 from hush.privacy.vocabulary import PoissonSampling, SkellamNoise
 from hush.secret import Secret

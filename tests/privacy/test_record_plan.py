@@ -13,8 +13,9 @@ from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import L2Clip
 from hush.privacy.accountant import account, calibrate, spent
 from hush.privacy.bounds import RecordMean
+from hush.privacy.client_plan import server_plan
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.plan import is_private, needs_noise, plan_of, server_plan, takes_turns, with_noise, with_secure_noise
+from hush.privacy.plan import is_private, needs_noise, plan_of, takes_turns, with_noise, with_secure_noise
 from hush.privacy.settle import as_charged, settle_privacy
 from hush.privacy.vocabulary import (
     BoundedParticipation,

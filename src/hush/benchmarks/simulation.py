@@ -180,13 +180,16 @@ def _started(workload: Workload, peer: str, way: str, asked: Asked, place: Path)
     errors = open(place / f"{peer} {way}", "w+")  # noqa: SIM115  # closed with the runner
     home = str(Path(__file__).parents[2])
     given = os.environ.get("PYTHONPATH")
+    env = os.environ | {"PYTHONPATH": home + (os.pathsep + given if given else "")}
+    if peer != "hush" and env.get("OMP_WAIT_POLICY") == "PASSIVE":  # as the hush command sets it for itself
+        del env["OMP_WAIT_POLICY"]
     process = subprocess.Popen(
         [asked.python if peer != "hush" else sys.executable, "-m", f"hush.benchmarks.peers.{MODULES[peer]}", json.dumps(told)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
         text=True,
-        env=os.environ | {"PYTHONPATH": home + (os.pathsep + given if given else "")},
+        env=env,
         start_new_session=True,
     )
     return Runner(peer, way, process, errors)

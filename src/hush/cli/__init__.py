@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from hush.cli.interrupt import INTERRUPTED, heard, interrupted_at_once
@@ -9,6 +10,7 @@ from hush.cli.interrupt import INTERRUPTED, heard, interrupted_at_once
 
 def main() -> None:
     """Entry point of the `hush` command. What is heavy is imported here, where Ctrl-C is heard."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before PyTorch is loaded: spinning threads waste busy cores
     speaks = True
     try:
         with interrupted_at_once():

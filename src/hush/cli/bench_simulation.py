@@ -84,7 +84,8 @@ def _measured(
         bar = progress.add_task("")
         for one in chosen:
             for rounded in precisions:
-                asked = Asked(place, rounded, rounds, passes, seconds=seconds, python=python)
+                first, patience = (1, 120.0) if place == "cpu" else (2, 400.0)
+                asked = Asked(place, rounded, rounds, passes, first, seconds, python, patience)
                 found.append(measure(one, peers, asked, lambda what: progress.update(bar, description=what)))
     return {"machine": machine(place), "found": found}
 

@@ -14,7 +14,6 @@ import typer
 
 from hush.cli.console import Json
 from hush.config import NO_FLAG, RunConfig, parse_settings, read_toml, runs_of
-from hush.engines.rundir import RunDir
 from hush.errors import UsageError
 from hush.methods import recipe_of, settings_of, taken, whole_name
 from hush.names import DESCRIPTION, pick
@@ -118,6 +117,8 @@ def _read(file: Path) -> dict[str, Any]:
     """The keys of a TOML file, or of the `config.json` that a run wrote."""
     if file.suffix != ".json":
         return read_toml(file)
+    from hush.engines.rundir import RunDir
+
     runs = runs_of(RunDir(file.parent), file.name)
     if len(runs) != 1:
         names = ", ".join(shown(run.method) for run in runs)

@@ -14,8 +14,8 @@ from hush.cohort import Bounded, Cohort, make_cohort
 from hush.errors import NoGuarantee, UsageError
 from hush.names import pick
 from hush.privacy import accountant
+from hush.privacy.client_plan import clip_and_noise, server_plan
 from hush.privacy.guarantee import Relation, Unit, default_delta
-from hush.privacy.plan import plan_of, server_plan
 from hush.privacy.vocabulary import Enrolled, Persons, Plan
 
 
@@ -75,15 +75,16 @@ class Asked:
         return drawn
 
     def plan(self, noise: float) -> Plan:
-        """The plan of clip-and-noise, derived from the very objects that would run."""
-        from hush.methods import dp_fed, dp_fedavg
-
+        """The plan of clip-and-noise: for clients from the numbers, for what is within them from the objects that would run."""
         relation = pick({str(r): r for r in Relation}, self.relation.replace("_", "-"), "relation") if self.relation else None
         if self.kind is Unit.CLIENT:
             assert self.clients is not None
-            return plan_of(dp_fedavg(clip=1.0, noise=noise), self.drawn(), self.clients, self.rounds, relation)
+            return clip_and_noise(noise, self.drawn(), self.clients, self.rounds, relation)
         if self.records is None or self.batch is None:
             raise UsageError("Give --records and --batch: how many records the smallest client holds, and how many a step reads.")
+        from hush.methods import dp_fed
+        from hush.privacy.plan import plan_of
+
         method = dp_fed(clip=1.0, noise=noise, batch_size=self.batch, local_steps=self.local_steps, batches=self.batches)
         enrolled = Enrolled(self.clients or 1, self.records, dim=1, persons=Persons() if self.kind is Unit.PERSON else None)
         return plan_of(method, self.drawn(), enrolled, self.rounds, relation)

@@ -26,6 +26,9 @@ from hush.transforms.clip import Clip
 from hush.transforms.discretize import Discretize
 from hush.transforms.noise import Noise, NoiseShares
 
+WATCHED = 4096
+"""Examples of clients that the model is judged on in a round, for simulation alone."""
+
 
 @dataclass
 class Recorder:
@@ -185,7 +188,7 @@ def watched(method: Method, recorder: Recorder) -> Method:
     return replace(method, pipeline=Chain(parts))
 
 
-def client_spread(learner: FlatModel, params: Tensor, train: Clients, ids: Tensor, most: int = 4096) -> dict[str, float | None]:
+def client_spread(learner: FlatModel, params: Tensor, train: Clients, ids: Tensor, most: int = WATCHED) -> dict[str, float | None]:
     """How unequally the model serves the clients: its accuracy on each one's own examples."""
     names = ("client_accuracy_mean", "client_accuracy_std", "client_accuracy_min")
     held = train.sizes[ids.to(train.sizes.device)]

@@ -6,33 +6,29 @@ import time
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hush.cohort import Cohort
 from hush.config import RunConfig
-from hush.core import LocalUpdate, Method, Round, Server, Shard, Wire
+from hush.core import Method, Server, Wire
+from hush.engines.diagnostics import WATCHED
 from hush.engines.federation import beside_the_vector, letters_of
-from hush.engines.memory import allowed_bytes, chunk_size
 from hush.engines.run import Placed, pick_device
 from hush.engines.setup import fitted, past_frozen_layers
+from hush.engines.timing import PATIENCE, seconds_of_rounds
 from hush.errors import UsageError
 from hush.local import frozen
-from hush.local.flat import FlatModel
-from hush.own import OwnSecrets
+from hush.privacy.accountant import spent
 from hush.privacy.guarantee import Budget
-from hush.privacy.settle import certify, figures_of, settle_privacy
-from hush.random import keys_of
+from hush.privacy.settle import Settled, certify, figures_of, settle_privacy
 from hush.secagg.terms import Terms
-from hush.secret import Secret
 from hush.tasks.persons import by_person, grouped
 from hush.tasks.stored import Stored
 from hush.tasks.task import Clients, Examples, Task, whole
-from hush.transforms import Discretize, TopK
-from hush.transforms.votes import Votes
+from hush.transforms import Discretize
 
 
 def estimate(config: RunConfig, method: Method, task: Task, cohort: Cohort, terms: Terms | None = None) -> dict[str, Any]:
-    """Rounds, bytes, epsilon and seconds. The time is that of one chunk of clients made of zeros; no example is read.
+    """Rounds, bytes, epsilon and seconds. The time is that of some clients made of zeros; no example is read.
 
     `terms` are those of a secure sum: its messages are counted, its time is not.
     """
@@ -41,6 +37,7 @@ def estimate(config: RunConfig, method: Method, task: Task, cohort: Cohort, term
     method = fitted(method, data)
     budget = Budget.of_config(config)
     settled = settle_privacy(method, cohort, task.enrolled, config.rounds, budget, config.delta, config.dropout)
+    apart = config.secure or config.noise_mode == "secure" or settled.method.local.exact
     method, rounds, dim = settled.method, settled.rounds, data.learner.dim
     if method.pipeline.needs_public and data.server.public is None:
         raise UsageError(f"{method.name} uses public examples and the task has none: give it some (public=N, --public N).")
@@ -63,8 +60,8 @@ def estimate(config: RunConfig, method: Method, task: Task, cohort: Cohort, term
         "uplink_bytes_per_client": times * (method.uplink(dim).bytes + up),
         "downlink_bytes_per_client": method.downloads(dim, rounds, times) + times * down,
         "estimated_seconds": _looking(task, data)
-        + _training(config, method, task, cohort, data) * rounds
-        + _judging(config, task, data, rounds),
+        + seconds_of_rounds(config, method, task.records, cohort, data, apart, rounds)
+        + _judging(config, task, data, rounds, settled),
         "dry_run": True,
     }
 
@@ -112,44 +109,34 @@ def _refuse_narrow_grids(method: Method, dim: int) -> None:
         wire = part.wire(wire)
 
 
-def _training(config: RunConfig, method: Method, task: Task, cohort: Cohort, data: Placed) -> float:
-    """Seconds a round: the clients' training, and the server's where a part of the method has it train."""
-    learner, x, y = data.learner, data.train.x, data.train.y
-    allowed = allowed_bytes(config.memory, learner.device)
-    chunk = min(chunk_size(learner, method.local, x, y, allowed), max(1, round(cohort.size)), 16)
-    ids = torch.arange(chunk, device=learner.device)
-    own = OwnSecrets.simulated(Secret(bytes(32)), ids.tolist())  # nothing that is drawn here is kept
-    shard = Shard(x, y, torch.zeros_like(ids), torch.full_like(ids, len(x)), own)
-    rnd, public = Round(0, 0, cohort.size, method.pipeline.room()), data.server.public
-    each_round = _seconds(learner, rnd, method.local, shard, task.records) * cohort.size / chunk
-    for part in method.pipeline.parts:
-        if isinstance(part, TopK | Votes) and public is not None:
-            each_round += _seconds(learner, rnd, part.training, public, public.size)
-    return each_round
-
-
-def _seconds(learner: FlatModel, rnd: Round, local: LocalUpdate, data: Shard, sizes: Tensor) -> float:
-    """What clients of these sizes train on average: by one step on `data`, timed over two; or all where it has no steps."""
-    short, took = local.shortened(2), 0.0
-    keys = keys_of(0, torch.arange(len(data.size), device=learner.device))
-    for _ in range(2):  # the first pass pays for set-up
+def _judging(config: RunConfig, task: Task, data: Placed, rounds: int, settled: Settled) -> float:
+    """Seconds that all evaluations take, and the figure of what was spent beside each."""
+    times, asked = -(-rounds // config.eval_every), dict[str, int]()
+    for part in ("validation", "test"):
+        examples = task.placed(part, "cpu", torch.float32)
+        asked[part] = 0 if examples is None else len(examples.x)
+    seen = asked["validation"] * times + asked["test"] * (2 + config.track_test * times)
+    watched = config.diagnostics if config.diagnostics is not None else settled.plan is None
+    if watched:  # clients' own examples, some of them
+        seen += times * int(min(WATCHED, float(task.records.double().mean()) * (config.cohort or 1)))
+    took = _scoring(data, max(asked.values())) * seen
+    if settled.plan is not None and settled.delta is not None:
         began = time.perf_counter()
-        short(learner, learner.initial(), data, rnd, keys, None)
-        if learner.device.type == "cuda":
-            torch.cuda.synchronize()
-        took = time.perf_counter() - began
-    step = took / int(short.steps_of(data.size.cpu()).max())
-    return step * float(local.steps_of(sizes.cpu()).double().mean())
+        spent(settled.plan, settled.delta, max(1, rounds - 1))  # not what was computed above and is remembered
+        took += times * (time.perf_counter() - began)
+    return took
 
 
-def _judging(config: RunConfig, task: Task, data: Placed, rounds: int) -> float:
-    """Seconds that all evaluations take."""
-    x, y, many = data.train.x, data.train.y, task.by_person  # of persons, who have several rows each
+def _scoring(data: Placed, most: int) -> float:
+    """Seconds an example: of few, and of as many as that allows."""
+    x, y, many = data.train.x, data.train.y, data.task.by_person  # of persons, who have several rows each
     x, y = x[:, 0] if many else x, y[..., 0] if many else y
-    few = Examples(*(torch.zeros(16, *t.shape[1:], dtype=t.dtype, device=t.device) for t in (x, y)))
-    began = time.perf_counter()
-    data.server.learner.scores(data.learner.initial(), few.x, few.y)
-    each = (time.perf_counter() - began) / 16
-    held = (task.placed(part, "cpu", torch.float32) for part in ("validation", "test"))
-    validated, tested = (0 if examples is None else len(examples.x) for examples in held)
-    return each * (validated * -(-rounds // config.eval_every) + 2 * tested)
+    each = 0.0
+    for count in (1, 16, 256, 2048):
+        if count > 1 and (count > max(16, most) or each * count > PATIENCE):
+            break
+        few = Examples(*(torch.zeros(count, *t.shape[1:], dtype=t.dtype, device=t.device) for t in (x, y)))
+        began = time.perf_counter()
+        data.server.learner.scores(data.learner.initial(), few.x, few.y)
+        each = (time.perf_counter() - began) / count
+    return each

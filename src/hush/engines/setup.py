@@ -118,7 +118,7 @@ def assemble(config: RunConfig, method: Method, task: Task, cohort: Cohort, remo
     if settled.refused is not None:
         method = replace(method, local=_initial_round(method, data, cohort, config.seed))
     privacy = _protection(config, settled, task, method, cohort, apart, summed, remote)
-    data, chunk = _sized(config, data, method, apart)
+    data, chunk = sized(config, data, method, apart)
     return Run(
         config=config,
         method=method,
@@ -234,7 +234,7 @@ def _identity(config: RunConfig, privacy: Privacy, method: Method, task: Task, c
     return Identity(os.urandom(8).hex(), fingerprint(method, task, *told, *arithmetic(place)), secret, secure)
 
 
-def _sized(config: RunConfig, data: Placed, method: Method, apart: bool) -> tuple[Placed, int]:
+def sized(config: RunConfig, data: Placed, method: Method, apart: bool) -> tuple[Placed, int]:
     """How many clients train side by side, and what their single examples' gradients may take."""
     learner, train = data.learner, data.train
     allowed = allowed_bytes(config.memory, learner.device)

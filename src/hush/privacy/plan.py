@@ -12,46 +12,14 @@ from hush.core import Bound, Chain, Method, Transform, Wire, is_ours
 from hush.errors import NoGuarantee
 from hush.local.dp_sgd import DpSgd
 from hush.privacy import vocabulary as say
+from hush.privacy.assumed import DIFFERENT_PARTIES, ONE_PROCESS, assumptions
 from hush.privacy.bounds import Bit, L2Ball
+from hush.privacy.client_plan import least_survivors, relation_of, sampling_of
 from hush.privacy.guarantee import Relation, Unit, View
-from hush.privacy.record_plan import EXACT, FAST, PUBLIC_EXAMPLES, has_own_noise, record_plan, refuse_unproved, what_a_record_is
-from hush.privacy.summed_records import SECRET_COINS, local_fix, refuse_unproved_sums, summed_plan
-from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
-from hush.secagg.parameters import SECURITY_BITS, SMALL
+from hush.privacy.record_plan import has_own_noise, record_plan, refuse_unproved, what_a_record_is
+from hush.privacy.summed_records import local_fix, refuse_unproved_sums, summed_plan
+from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release
 from hush.transforms import BinomialMechanism, Discretize, ExactNoise, Gaussian, MessageGaussian, Noise, NoiseShares
-
-TRUSTED = "the server that sums and draws the noise is trusted; others see the models it releases, after any number of rounds"
-HIDDEN = "nobody else learns who took part in a round, and the rate or size of cohorts was fixed beforehand"
-SHARES = (
-    "every contacted client sends its share of the noise in every round, and the shares of honest clients that answer carry the "
-    "noise in full (in this simulation it is drawn once, on the sum)"
-)
-OWN_COINS = "each client keeps its own coin secret: whether a message holds data or noise alone"
-OWN_NOISE = (
-    "each client draws the noise on its message by itself and tells nobody (in this simulation one process draws for all of them); "
-    "that it takes part is no secret"
-)
-SECURE_SUM = "a secure sum shows the server the total alone (in this simulation the sum is plain)"
-ONE_PROCESS = " (in this simulation one process plays all clients)"
-DRAWN_SHARES = (
-    "every client draws its own share of the noise and opens no sum that may hold fewer than {among:,} shares of honest clients, "
-    "which carry the noise in full"
-) + ONE_PROCESS
-DIFFERENT_PARTIES = "the clients of the roster are different parties, of whom the server invented none"
-SECAGG = (
-    "the server {server} and learns the sum alone ({protocol}, docs/secagg.md); at most {corrupted:.0%} of a cohort tell it what "
-    "they know; X25519, Ed25519, SHA-256 and AES are as strong as they are taken for"
-)
-_PROTOCOLS = {
-    ("fresh", "curious"): f"SecAgg+, in cohorts above {SMALL} but for a chance below 2^-{SECURITY_BITS['curious']} in each round",
-    ("fresh", "malicious"): f"SecAgg+, in cohorts above {SMALL} but for a chance below 2^-{SECURITY_BITS['malicious']} for every "
-    "circle of clients that it tries",
-    ("amortised", "curious"): "amortised pairwise masks",
-}
-_SERVERS = {
-    "curious": "follows the protocol, however curious,",
-    "malicious": "may say different things to different clients, which they notice,",
-}
 
 _TOO_MANY_SHARES = "{among:,} honest shares of the noise are counted on, and a cohort may have fewer clients than that."
 
@@ -94,15 +62,8 @@ def plan_of(
     if noise.shares or own:
         view = View.MESSAGES if own else View.SECAGG
     secret = type(cohort) is cohorts.SecretParticipation
-    sampling = _sampling(cohort, clients)
-    if relation is None:
-        seen = secret or view is not View.RELEASED or type(cohort) is cohorts.Rotation
-        relation = Relation.ZERO_OUT if seen else Relation.ADD_REMOVE
-    if relation is Relation.ADD_REMOVE and type(cohort) is cohorts.Rotation:
-        raise NoGuarantee(
-            "Under a rotation one more client changes everybody's turn, so adding or removing one cannot be hidden.",
-            "Ask for zero-out or replace-one: what a client's data said stays secret.",
-        )
+    sampling = sampling_of(cohort, clients)
+    relation = relation_of(cohort, relation, hidden=secret or view is not View.RELEASED)
     if own and secret:
         raise NoGuarantee(
             "Every message is covered by its client's own noise, so that secret participation would only have clients send more.",
@@ -113,7 +74,7 @@ def plan_of(
         fewest = clients if secret else smallest_cohort(cohort, clients)
         if real is not None and real.among > fewest:
             raise NoGuarantee(_TOO_MANY_SHARES.format(among=real.among), "Let hush.SecureSum() size the shares.")
-        survivors = real.among if real is not None else _survivors(fewest, dropout)
+        survivors = real.among if real is not None else least_survivors(fewest, dropout)
     if (own and sampling.amplifies) or (noise.shares and not secret):
         sampling = say.Everyone()  # who takes part is visible: nothing is amplified, every round that a client can join counts
     entries = None if enrolled.dim is None else method.uplink(enrolled.dim).summed
@@ -127,7 +88,7 @@ def plan_of(
         honest_min=survivors,
         side_data=say.SideData.PUBLIC if method.pipeline.needs_public else say.SideData.NONE,
     )
-    return replace(plan, assumptions=_assumptions(plan, real))
+    return replace(plan, assumptions=assumptions(plan, real))
 
 
 def _of_summed_records(
@@ -141,7 +102,7 @@ def _of_summed_records(
         raise NoGuarantee(_TOO_MANY_SHARES.format(among=among), "Let hush.SecureSum() size the shares.")
     releases = _releases(bound, _noise(noise, _on(method), among, None))
     plan = summed_plan(method, among, releases, cohort, enrolled, rounds, relation)
-    return replace(plan, assumptions=(*_assumptions(plan, real), *what_a_record_is(enrolled)))
+    return replace(plan, assumptions=(*assumptions(plan, real), *what_a_record_is(enrolled)))
 
 
 def in_a_federation(plan: Plan) -> Plan:
@@ -160,58 +121,6 @@ def smallest_cohort(cohort: Cohort, clients: int) -> int:
         f"{type(cohort).__name__} cohorts have any size, so nothing says how many shares of the noise a sum holds.",
         "Use cohorts of a known size, FixedSize or Rotation (--sampling fixed, rotation), or secret participation (secret).",
     )
-
-
-def _survivors(clients: int, dropout: float) -> int:
-    """The fewest clients that answer, at a loss of this rate, six standard deviations below the mean."""
-    return max(1, math.floor(clients * (1 - dropout) - 6 * math.sqrt(clients * dropout * (1 - dropout))))
-
-
-def server_plan(plan: Plan) -> Plan:
-    """The same run as the server sees it: the sums, under a secure sum. `account` refuses it where nothing is proved."""
-    if plan.view is not View.RELEASED:  # the server is whom it speaks of
-        return plan
-    seen = replace(plan, view=View.SECAGG, relation=Relation.ZERO_OUT if plan.relation is Relation.ADD_REMOVE else plan.relation)
-    return replace(seen, assumptions=_assumptions(seen))
-
-
-def _assumptions(plan: Plan, real: NoiseShares | None = None) -> tuple[str, ...]:
-    """What must be so for the statement to hold. `real`: shares that clients draw, under a sum that is secure."""
-    secret = any(isinstance(phase.sampling, say.SecretParticipation) for phase in plan.phases)
-    shared = any(release.noise.drawn is Drawn.SHARES for release in plan.releases)
-    own = any(release.noise.drawn is Drawn.MESSAGE for release in plan.releases)
-    shares = SHARES if real is None else DRAWN_SHARES.format(among=real.among)
-    told = [OWN_COINS, shares] if secret else [shares] if shared else [OWN_NOISE] if own else [TRUSTED]
-    if plan.unit.within_client:
-        told.insert(0, SECRET_COINS.format(rate=getattr(plan.phases[0].sampling, "rate", 1.0)) + ONE_PROCESS)
-    if real is not None:
-        told.append(
-            SECAGG.format(server=_SERVERS[real.threat], protocol=_PROTOCOLS[real.masks, real.threat], corrupted=real.corrupted)
-        )
-    elif shared and plan.view is not View.RELEASED:
-        told.append(SECURE_SUM)
-    if not secret and plan.unit is Unit.CLIENT and any(phase.sampling.amplifies for phase in plan.phases):
-        told.append(HIDDEN)
-    if plan.side_data is say.SideData.PUBLIC:
-        told.append(PUBLIC_EXAMPLES)
-    return (*told, EXACT.format(unit=plan.unit) if plan.secure else FAST)
-
-
-def _sampling(cohort: Cohort, clients: int) -> Sampling:
-    """What a cohort's kind and numbers say; a subclass may draw otherwise, so it says nothing."""
-    cohort.check(clients)
-    rate = cohort.size / clients
-    if type(cohort) is cohorts.Poisson:
-        return say.PoissonSampling(rate, clients)
-    if type(cohort) is cohorts.FixedSize:
-        return say.FixedSampling(int(cohort.size), clients)
-    if type(cohort) is cohorts.Bounded:
-        return say.BoundedParticipation(cohort.participations)
-    if type(cohort) is cohorts.SecretParticipation:
-        return say.SecretParticipation(rate, clients)
-    if type(cohort) is cohorts.Rotation:
-        return say.Everyone()  # in their turns: see the phase
-    raise NoGuarantee(f"{type(cohort).__name__} has no proved accounting.", "Sample with Poisson, FixedSize or Bounded.")
 
 
 def _on(method: Method) -> say.On:

@@ -14,6 +14,7 @@ from hush.local.dp_sgd import DpSgd
 from hush.local.per_example import CoordinateClip, L2Clip
 from hush.names import pick
 from hush.privacy import vocabulary as say
+from hush.privacy.assumed import EXACT, FAST, PUBLIC_EXAMPLES
 from hush.privacy.bounds import Bound, Quantised, RecordMean
 from hush.privacy.guarantee import Relation, Unit, View
 from hush.privacy.vocabulary import Drawn, Enrolled, Phase, Plan, Release, Sampling
@@ -28,22 +29,13 @@ OWN_SECRETS = (
 ROUNDED = (
     "gradients, which are floating-point numbers, are rounded by less than 2^-16 of what a record may add (its noise is exact)"
 )
-PUBLIC_EXAMPLES = "the public examples, which shape what is released, belong to nobody that this statement speaks of"
 PUBLIC_SIZES = "how many {unit}s a client holds, and which rounds it joins, are no secret"
 ONE_ROW = "one row, one record: a person with k rows is covered k times less (person = ... names the column that says whose it is)"
 ONE_PERSON = "a person's rows at a client are one record: they give one gradient, the mean of theirs, clipped once{most}"
 MOST_ROWS = "; at most {rows:,} of them are used, picked by that person's rows alone"
 ONE_CLIENT = "no person's rows lie at more than one client"
 SEVERAL_CLIENTS = "no person's rows lie at more than {clients:,} clients, all of which are counted"
-EXACT = (
-    "AES-256 is a good cipher (each draw of the noise is exact to 2^-100, which adds less than 1e-12 to delta for a billion draws "
-    "up to epsilon 20; each {unit}'s norm was checked in integers)"
-)
 UNTIMED = "nobody sees how long a client's single steps take"
-FAST = (
-    "nobody exploits rounding: of floating-point noise, and the last bits by which clients that train side by side in a simulation "
-    "affect each other (fast noise: fit for research, not for adversaries)"
-)
 
 
 WITHIN_CLIENTS = (str(Unit.RECORD), str(Unit.PERSON))

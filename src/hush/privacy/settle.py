@@ -9,8 +9,9 @@ from hush.cohort import Cohort
 from hush.core import Method
 from hush.errors import NoGuarantee, UsageError
 from hush.privacy.accountant import account, calibrate, rounds_within, spent
+from hush.privacy.client_plan import server_plan
 from hush.privacy.guarantee import Budget, Guarantee, Relation, check_delta, default_delta
-from hush.privacy.plan import is_private, needs_noise, plan_of, server_plan, unproved_part, with_noise
+from hush.privacy.plan import is_private, needs_noise, plan_of, unproved_part, with_noise
 from hush.privacy.record_plan import has_own_noise, is_record_level, record_plan
 from hush.privacy.theorems import Claim
 from hush.privacy.vocabulary import Enrolled, Plan

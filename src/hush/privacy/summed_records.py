@@ -35,10 +35,6 @@ from hush.privacy.vocabulary import Enrolled, Phase, Plan, Release
 from hush.transforms import BinomialMechanism, Clip, ExactNoise, Gaussian, Noise, NoiseShares
 from hush.transforms.gradient_step import GradientStep
 
-SECRET_COINS = (
-    "each client draws by coins of its own, and tells nobody, which of its records a step reads, each with the chance {rate:.4g}; "
-    "neither who drops out nor how long a client takes depends on what was drawn"
-)
 _INSTEAD = "Make one step a round: dp-sgd, or cpfed with local_steps=1."
 
 
