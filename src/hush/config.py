@@ -36,7 +36,7 @@ class RunConfig(Settings):
     """One run. A field's line of help is that of its flag."""
 
     method: str = setting("fed-smp-top-k", "Method (hush methods lists them).")
-    data: str = setting("digits", "Data set (hush data lists them), or a .toml file that describes your own.")
+    data: str = setting("digits", "Data set (hush data lists them), or your own: a .toml file, or a folder with a data.toml.")
     model: str | None = setting(None, "Model (hush models lists them).")
     clients: int | None = setting(None, "How many clients hold the data.")
     cohort: float | None = setting(None, "Expected number of clients a round.")
