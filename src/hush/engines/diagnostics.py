@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,17 +85,18 @@ class Recorder:
         """What it saw of clients, in the main memory."""
         sums = ({i: x.cpu() for i, x in some.items()} for some in (self.before, self.after))
         lists = ([x.cpu() for x in some] for some in (self.clip_norms, self.update_norms, self.losses))
-        return (*sums, *lists, self.clip)
+        return (*sums, *lists, self.clip, [work() for work in self.work])
 
     def join(self, seen: tuple[Any, ...], place: torch.device) -> None:
         """Other clients of the same round, whom another process saw."""
-        before, after, *lists, clip = seen
+        before, after, *lists, clip, works = seen
         for own, sums in ((self.before, before), (self.after, after)):
             for i, x in sums.items():
                 own[i] = own.get(i, 0) + x.to(place)
         for some, more in zip((self.clip_norms, self.update_norms, self.losses), lists, strict=True):
             some += [x.to(place) for x in more]
         self.clip = min(self.clip, clip)
+        self.work += [partial(_told, found) for found in works]
 
     @property
     def train_loss(self) -> float | None:
@@ -175,6 +177,11 @@ class Watched(Transform):
 
     def room(self, after: float | None, public: Public) -> float | None:
         return self.part.room(after, public)
+
+
+def _told(work: tuple[int, int] | None) -> tuple[int, int] | None:
+    """What another process has asked for."""
+    return work
 
 
 def wasted(computed: int, own: int) -> float | None:
