@@ -191,3 +191,24 @@ def test_vmap_finds_the_rules_within_another_vmap_and_at_shared_weights(kernels:
             found = way(params, x, y)
         for name in own:
             torch.testing.assert_close(found[name], true[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(PLACE.type != "cuda", reason="launches are captured on a GPU alone")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("steps", [0, 4])
+def test_launches_that_are_captured_give_the_bits_of_those_that_are_not(steps: int) -> None:
+    """So a run that is resumed, in which other steps are captured, ends where it would have."""
+    ours, _ = learners()
+    slope, params, (x, y, weight) = Slope(0.1, 0.5), ours.initial(), batches(4)
+
+    def train(descent: Descent) -> Tensor:
+        for step in range(4):
+            count = 3 if step < 2 else 2
+            descent.step(x[step, :count], y[step, :count], weight[step, :count], torch.arange(count, device=PLACE) + 10 * step)
+        return descent.moved()
+
+    kept, fresh = (graphed.Graphed(ours, 3, slope, steps) for _ in range(2))
+    first = train(kept.begin(params, slope, 3))
+    for _ in range(5):
+        assert torch.equal(train(kept.begin(params, slope, 3)), first)
+    assert torch.equal(train(fresh.begin(params, slope, 3)), first)

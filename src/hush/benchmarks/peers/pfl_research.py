@@ -53,6 +53,8 @@ def main() -> None:
     from torch import Tensor, nn
 
     warnings.simplefilter("ignore")
+    if processes > 1:
+        _share_one_device(torch)
     if pace.device == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     from pfl.aggregate.simulate import SimulatedBackend
@@ -93,8 +95,6 @@ def main() -> None:
     module = Net()
     if not others:
         pace.ready(f"pfl {version}", count(module), torch=torch.__version__)
-    if processes > 1:
-        _share_one_device(torch)
     module.to(device)
     x, y = examples(w, device)
     parts = [(x[i : i + w.samples], y[i : i + w.samples]) for i in range(0, len(x), w.samples)]
@@ -127,7 +127,7 @@ def main() -> None:
 
 
 def _share_one_device(torch: Any) -> None:
-    """pfl picks NCCL where there is CUDA, and NCCL refuses two ranks on one GPU: Gloo stands in for it."""
+    """pfl, while it is imported, picks NCCL where there is CUDA, and NCCL refuses two ranks on one GPU: Gloo stands in for it."""
     begin = torch.distributed.init_process_group
     torch.distributed.init_process_group = lambda backend=None, **given: begin(backend="gloo", **given)
 
