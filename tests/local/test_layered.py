@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hush.errors import UsageError
-from hush.local.descent import FlatDescent, Slope
+from hush.local.descent import Descent, FlatDescent, LoneDescent, Slope
 from hush.local.flat import FlatModel
 from hush.local.layered import Layered
 from hush.local.low_rank import Factors, Shares, looked_back, pays
@@ -121,7 +121,7 @@ SLOPES = [
 ]
 
 
-def trained(descent: FlatDescent | Layered, steps: int, clients: int, batch: int, waits: bool = False) -> tuple[Tensor, Tensor]:
+def trained(descent: Descent, steps: int, clients: int, batch: int, waits: bool = False) -> tuple[Tensor, Tensor]:
     """Clients that end one after another, on batches of which some rows are padding."""
     drawn = torch.Generator().manual_seed(steps)
     for step in range(steps):
@@ -151,6 +151,42 @@ def test_it_is_the_plain_descent(module: Callable[[], nn.Module], slope: Slope) 
         found, found_losses = trained(Layered(learner, 4, slope, most).begin(params, slope, clients), steps, clients, batch)
         assert far(found, true) < 1e-12
         assert far(found_losses, true_losses) < 1e-12
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("slope", SLOPES[:2], ids=str)
+@pytest.mark.parametrize("module", MODULES)
+def test_a_lone_client_descends_as_in_a_cohort(module: Callable[[], nn.Module], slope: Slope) -> None:
+    """There without vmap and with channels innermost; the second of these two is a copy."""
+    torch.manual_seed(4)
+    learner = FlatModel(module(), losses, dtype=F64)
+    params = learner.initial()
+    alone, both = LoneDescent(learner, params, 1, slope), FlatDescent(learner, params, 2, slope)
+    for step in range(4):
+        x, y = torch.randn(1, 3, INPUTS, dtype=F64), torch.randint(0, 3, (1, 3))
+        weight, keys, done = torch.ones(1, 3, dtype=F64), torch.arange(1) + step, torch.tensor([step == 3])
+        alone.step(x, y, weight, keys, done)
+        both.step(*(values.expand(2, *values.shape[1:]) for values in (x, y, weight, keys, done)))
+    assert far(alone.losses[0], both.losses[0]) < 1e-12
+    assert far(alone.moved()[0], both.moved()[0]) < 1e-12
+
+
+def test_weights_that_nothing_uses_stay() -> None:
+    class Idle(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.idle = nn.Parameter(torch.ones(3))
+
+    class Deaf(Plain):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[:, :3]
+
+    for net, moves in ((Idle(), True), (Deaf(), False)):
+        learner = FlatModel(net, losses, dtype=F64)
+        descent = learner.descent(learner.initial(), 1, Slope(0.1))
+        named = learner.named(trained(descent, 2, 1, 2)[0][0])
+        assert bool(named["wide.weight"].any()) == moves
+        assert not named.get("idle", torch.zeros(1)).any()
 
 
 @settings(max_examples=25, deadline=None)

@@ -70,3 +70,19 @@ class FlatDescent:
     def moved(self) -> Tensor:
         """In the weights' own memory."""
         return torch.sub(self._params, self._weights, out=self._weights)
+
+
+class LoneDescent(FlatDescent):
+    """Of one client on a CPU: weights move layer by layer, and no gradient of all is put together. Nothing pulls it back."""
+
+    def step(self, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor, done: Tensor | None = None) -> None:
+        """On the gradients of each layer."""
+        if not self._learner.is_due() or (done is not None and bool(done[0])):
+            return
+        gradients, loss = self._learner.lone_gradients(self._weights[0], x[0], y[0], weight[0], keys[0])
+        for name, gradient in gradients.items():
+            there, flat = self._learner.places[name], gradient.reshape(-1)
+            if self._velocity is not None:
+                flat = self._velocity[0, there].mul_(self._slope.momentum).add_(flat)
+            self._weights[0, there].sub_(flat, alpha=self._slope.lr)
+        self.losses[0] += loss
