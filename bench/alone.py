@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hush.local.descent import FlatDescent, Slope
+from hush.local.descent import Slope
 from hush.local.flat import FlatModel
 from hush.tasks.models import build_model
 
@@ -43,7 +43,7 @@ def measure(name: str, shape: tuple[int, ...], batch: int, clients: int) -> None
     def train(chunk: int) -> float:
         began = time.thread_time()
         for first in range(0, clients, chunk):
-            some, descent = slice(first, first + chunk), FlatDescent(learner, params, chunk, Slope(0.05))
+            some, descent = slice(first, first + chunk), learner.descent(params, chunk, Slope(0.05))
             for step in range(STEPS):
                 descent.step(x[some, step], y[some, step], weight[some], keys[some])
             descent.moved()

@@ -64,6 +64,11 @@ def total(x: Tensor, kind: torch.dtype = torch.float64) -> Tensor:
     return added
 
 
+def add(x: Tensor, to: Tensor) -> None:
+    """All rows to a sum, in its type: a single row as it is, which becomes wider on the way."""
+    to += x[0] if len(x) == 1 else total(x, to.dtype)
+
+
 def _has_kernels(x: Tensor) -> bool:
     return kernels_for(x.device) and x.dtype == torch.float32 and x.dim() == 2 and x.numel() > 0 and x.stride(1) == 1
 

@@ -55,7 +55,7 @@ def plain_sum(run: Run, method: Method, params: Tensor, ids: Tensor, rnd: Round,
     hand_out(run, params, ids, rnd, public)
     total = torch.zeros(message.summed, dtype=kind, device=params.device)
     for _, encoded, keys in _contributions(run, method, params, ids, rnd, public, recorder):
-        total += rows.total(method.pipeline.unpack(encoded, rnd, keys, public), kind)
+        rows.add(method.pipeline.unpack(encoded, rnd, keys, public), total)
     return added_up(run, total, recorder)
 
 
