@@ -183,6 +183,24 @@ def test_how_much_a_client_has_does_not_decide_how_frozen_layers_are_computed(mo
     assert fast == [True, False]  # where memory alone counts
 
 
+def test_how_many_threads_share_a_product_does_not_follow_from_who_is_there() -> None:
+    """A lone pass had all threads of the machine, two passes one each: last bits then told whether somebody else took part."""
+    drawn = torch.Generator().manual_seed(1)
+    parts = [(torch.randn(8, 3, 32, 32, generator=drawn), torch.randint(0, 10, (8,), generator=drawn)) for _ in range(2)]
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 256, 64), nn.ReLU()
+    task = hush.Task(nn.Sequential(*layers, nn.Linear(64, 10)), parts)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run = ready(methods.dp_fedavg(lr=0.1, batch_size=16, local_epochs=3), task, noise_mode="secure")
+        assert run.chunk == 1
+        both, alone = rows(run), rows(run, [0])
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(both[0][1], alone[0][1])
+
+
 def test_without_slots_shapes_follow_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an attacker used: where shapes change with a neighbour's data, so do last bits, and long training makes them large."""
     task = make_task(sizes=SIZES, features=9, model=nn.Linear(9, 3))

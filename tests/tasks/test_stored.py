@@ -239,3 +239,30 @@ def test_an_arrow_table_stays_where_it_is(tmp_path: Path) -> None:
     assert torch.equal(shard.x, torch.cat([held.x[30:40], held.x[10:20]]))
     with pytest.raises(UsageError, match="a data frame is in memory already"):
         columns.stored(object.__new__(type("Frame", (), {"columns": ["writer", "image", "digit"], "__len__": lambda self: 3})))
+
+
+@pytest.mark.parametrize("repeats", [0, 2])
+def test_a_reader_that_loses_or_repeats_a_row_is_refused(repeats: int) -> None:
+    """One client's rows would become those of the next."""
+    x, y = torch.randn(30, 9), torch.zeros(30).long()
+    x[2] = 1e9
+
+    def read(ranges: Sequence[tuple[int, int]]) -> Examples:
+        rows = torch.cat([torch.arange(a, b) for a, b in ranges])
+        times = torch.where(x[rows].abs().amax(1) > 1e8, repeats, 1)
+        rows = torch.repeat_interleave(rows, times)
+        return Examples(x[rows], y[rows])
+
+    clients = hush.Stored.reading(read, torch.tensor([6] * 5))
+    clients.shard(torch.tensor([1, 2]))
+    with pytest.raises(hush.UsageError, match="rows that were asked for"):
+        clients.shard(torch.tensor([0, 1]))
+
+
+def test_many_clients_may_have_nothing() -> None:
+    """So many that fewer examples than one of them would be looked at."""
+    x, y = torch.randn(3, 9), torch.zeros(3).long()
+    clients = hush.Stored.reading(
+        lambda ranges: (x[ranges[0][0] : ranges[0][1]], y[ranges[0][0] : ranges[0][1]]), torch.tensor([3] + [0] * 1000)
+    )
+    assert len(clients.told()[0]) >= 1

@@ -126,7 +126,7 @@ def _contributions(
 
     most = chunks_at_once(run.data.learner, run.chunk, run.config.memory)
     parts, ahead = list(_chunks(run, ids)), _ahead(run)
-    done = at_once(contribute, parts, run.data.learner, method, most)
+    done = at_once(contribute, parts, run.data.learner, method, most, run.privacy.apart)
     for later in parts[:ahead]:
         run.data.train.expect(later)
     for number, one_part in enumerate(done):
@@ -214,8 +214,12 @@ def _refuse_neighbours(
     """Train one client again with all other slots empty: its update and its row must be the same, to the last bit."""
     alone = part.new_full(part.shape, -1)
     alone[slot] = part[slot]
-    data, keys = clients_of(run, alone, rnd)
-    again, trained = run.method.contribute(run.data.learner, params, data, rnd, keys, public)
+
+    def contribute(part: Tensor, learner: FlatModel) -> tuple[Tensor, Trained]:
+        data, keys = clients_of(run, part, rnd)
+        return run.method.contribute(learner, params, data, rnd, keys, public)
+
+    ((again, trained),) = at_once(contribute, [alone], run.data.learner, run.method, 1, apart=True)
     if not all(_same_bits(a[slot], b[slot]) for a, b in zip((again, trained.updates), rows, strict=True)):
         raise NoGuarantee(
             f"With {run.method.name} on this device, a client's row changes with who trains beside it, so no bound holds for it.",

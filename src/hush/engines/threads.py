@@ -22,12 +22,22 @@ Done = TypeVar("Done")
 
 
 def at_once(
-    work: Callable[[Tensor, FlatModel], Done], parts: Sequence[Tensor], learner: FlatModel, method: Method, most: int
+    work: Callable[[Tensor, FlatModel], Done],
+    parts: Sequence[Tensor],
+    learner: FlatModel,
+    method: Method,
+    most: int,
+    apart: bool = False,
 ) -> Iterator[Done]:
-    """What `work` makes of every part, in their order; several at once where there are cores for it, and `most` that fit in."""
+    """What `work` makes of every part, in their order; several at once where there are cores for it, and `most` that fit in.
+
+    `apart`: nobody's last bits may depend on who else is there. How many threads share a product decides about these, and so must
+    not follow from how many parts there are: one part, too, then has a thread of its own.
+    """
     threads = min(torch.get_num_threads(), len(parts), most)
     ours = all(is_ours(type(part)) for part in (method.local, *method.pipeline.parts))  # others' code may not be made for it
-    if threads < 2 or not ours or not learner.may_have_twins:
+    lone = threads < 2 and not (apart and torch.get_num_threads() > 1 and parts)
+    if lone or not ours or not learner.may_have_twins:
         yield from (work(part, learner) for part in parts)
         return
     free = SimpleQueue[FlatModel]()

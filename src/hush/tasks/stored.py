@@ -111,7 +111,7 @@ class Stored(Clients):
     def pieces(self) -> Iterator[tuple[int, Examples]]:
         first = 0
         for ranges in _cut(self._ranges(range(self.count)), rows_in_a_piece(self.like)):
-            piece = self._checked(self.read(ranges))
+            piece = self._checked(self.read(ranges), ranges)
             yield first, Examples(*self.place(*piece))
             first += len(piece.x)
 
@@ -120,7 +120,7 @@ class Stored(Clients):
         return Examples(*self.place(*self._examples(few.tolist())))
 
     def told(self) -> list[Tensor]:
-        return [*self.here_and_there(_TOLD * self.total // self.count), self.sizes, self.starts]
+        return [*self.here_and_there(max(1, _TOLD * self.total // self.count)), self.sizes, self.starts]
 
     def placed(self, device: torch.device, place: Place) -> Stored:
         x, y = place(*self.like)
@@ -145,7 +145,7 @@ class Stored(Clients):
     def _examples(self, clients: Sequence[int]) -> Examples:
         """What these clients hold; of nobody, one example that stands somewhere."""
         ranges = list(self._ranges(clients))
-        return self._checked(self.read(ranges)) if ranges else Examples(*(v[:1] for v in self.like))
+        return self._checked(self.read(ranges), ranges) if ranges else Examples(*(v[:1] for v in self.like))
 
     def _ranges(self, clients: Sequence[int]) -> Iterator[tuple[int, int]]:
         some = torch.tensor([i for i in clients if i >= 0], dtype=torch.int64)
@@ -153,7 +153,14 @@ class Stored(Clients):
             if size:
                 yield start, start + size
 
-    def _checked(self, found: Examples) -> Examples:
+    def _checked(self, found: Examples, ranges: Sequence[tuple[int, int]]) -> Examples:
+        """A row too many or too few would make one client's rows those of the next."""
+        found, rows = Examples(*found), sum(stop - start for start, stop in ranges)
+        if len(found.x) != rows or len(found.y) != rows:
+            raise UsageError(
+                f"Of {rows:,} rows that were asked for, {len(found.x):,} inputs and {len(found.y):,} targets were read: "
+                "every row of a range must come, once and in order."
+            )
         for values, like in zip(found, self.like, strict=True):
             if values.dtype != like.dtype or values.shape[1:] != like.shape[1:]:
                 raise UsageError(

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-
-from .test_cli import hush
+from tests.cli.test_cli import hush
 
 FAST = ["--rounds", "2", "--clients", "30", "--cohort", "10"]
 
